@@ -1,0 +1,199 @@
+"""Everything that may go wrong and has an answer; bugs are assertions and are not listed here.
+
+    IgnisError
+    ├── ConfigError             a flag, a file or a checkpoint does not fit; the start is refused
+    ├── RequestError            400 invalid_value: the request is wrong and stays wrong when repeated
+    │   ├── UnsupportedValue    400 unsupported_value
+    │   ├── ContextLengthExceeded  400 context_length_exceeded
+    │   ├── Unauthorized        401 invalid_api_key
+    │   ├── ModelNotFound       404 model_not_found
+    │   ├── RouteNotFound       404 route_not_found
+    │   ├── MethodNotAllowed    405 method_not_allowed
+    │   ├── BodyTooLarge        413 body_too_large
+    │   └── UnsupportedMediaType  415 unsupported_media_type
+    ├── Unavailable             503: the same request may succeed after `retry_after_s`
+    │   ├── Overloaded          429 queue_full
+    │   ├── Loading             503 loading
+    │   └── Draining            503 draining
+    └── EngineFailure           500 engine_error: the engine died or dropped this request
+
+Each class carries what an HTTP answer needs: `status`, `code`, `type` and whether a client may try
+again. Messages give numbers: wanted, had, limit, and the flag to change.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class IgnisError(Exception):
+    """The root: an expected failure with an answer for whoever asked."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "engine_error"
+    type: ClassVar[str] = "server_error"
+    retry: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class ConfigError(IgnisError):
+    """A flag, a configuration file or a checkpoint that cannot be served; refuses the start."""
+
+    code = "config_error"
+
+
+class RequestError(IgnisError):
+    """The request is wrong. `param` is the path of the field at fault, e.g. `messages[0].role`."""
+
+    status = 400
+    code = "invalid_value"
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+
+
+class UnsupportedValue(RequestError):
+    """The value is well formed, but this server cannot honour it."""
+
+    code = "unsupported_value"
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt leaves no room for one token of answer.
+
+    Args:
+        prompt_tokens: length of the rendered prompt.
+        limit_tokens: context of the model, prompt and answer together.
+    """
+
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt_tokens: int, limit_tokens: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit_tokens} tokens. However, your prompt "
+            f"has {prompt_tokens} tokens and at least one token of answer is needed. Shorten the "
+            "messages, or raise --model-max-context if the model allows more.",
+            "messages",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.limit_tokens = limit_tokens
+
+
+class Unauthorized(RequestError):
+    """No API key, or none that is known."""
+
+    status = 401
+    code = "invalid_api_key"
+    type = "authentication_error"
+
+
+class ModelNotFound(RequestError):
+    """The named model is not served here."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, wanted: str, served: str) -> None:
+        super().__init__(f"The model {wanted!r} does not exist here; served: {served!r}.", "model")
+
+
+class RouteNotFound(RequestError):
+    """No such path."""
+
+    status = 404
+    code = "route_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, the method does not."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooLarge(RequestError):
+    """The body is over the limit; it was not parsed.
+
+    Args:
+        limit_bytes: most bytes that a body may have.
+        had_bytes: the announced length, or None when the body was cut off while being read.
+    """
+
+    status = 413
+    code = "body_too_large"
+
+    def __init__(self, limit_bytes: int, had_bytes: int | None = None) -> None:
+        had = "more" if had_bytes is None else f"{had_bytes} bytes"
+        super().__init__(f"The request body has {had}; the limit is {limit_bytes} bytes.")
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not JSON by its own declaration."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Unavailable(IgnisError):
+    """Not now: the same request may succeed after `retry_after_s` seconds."""
+
+    status = 503
+    code = "unavailable"
+    retry = True
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Overloaded(Unavailable):
+    """The queue is full.
+
+    Args:
+        limit: most requests that may wait.
+        flag: the flag that sets the limit.
+        retry_after_s: when to try again.
+    """
+
+    status = 429
+    code = "queue_full"
+    type = "rate_limit_error"
+
+    def __init__(self, limit: int, flag: str = "--server-queue", *, retry_after_s: int = 1) -> None:
+        super().__init__(
+            f"The queue is full: {limit} requests wait, the limit is {limit} ({flag}).",
+            retry_after_s=retry_after_s,
+        )
+        self.limit = limit
+
+
+class Loading(Unavailable):
+    """The model is still being loaded. `progress` runs from 0 to 1."""
+
+    code = "loading"
+
+    def __init__(self, progress: float = 0.0, *, retry_after_s: int = 5) -> None:
+        super().__init__(
+            f"The model is loading ({progress:.0%} done).", retry_after_s=retry_after_s
+        )
+        self.progress = progress
+
+
+class Draining(Unavailable):
+    """The daemon is shutting down and takes no new requests."""
+
+    code = "draining"
+
+    def __init__(self, *, retry_after_s: int = 5) -> None:
+        super().__init__(
+            "The server is draining and takes no new requests.", retry_after_s=retry_after_s
+        )
+
+
+class EngineFailure(IgnisError):
+    """The engine died, or had to give up this request; nothing wrong is retained from it."""
