@@ -1,0 +1,1 @@
+"""The model: geometry, weights, layers, and the forward programs built from them."""
