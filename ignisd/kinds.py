@@ -1,0 +1,298 @@
+"""What the text of a setting means: switches, counts, sizes, times, addresses.
+
+A kind reads what a person wrote (text from the command line or the environment, a native value
+from a TOML file) and writes it back the same way. It raises ValueError and nothing else; the flag
+that it belongs to turns that into a message.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
+_TOKENS = re.compile(r"(\d+(?:\.\d+)?)\s*([KM]?)\s*tok", re.IGNORECASE)
+_MAX_PORT = 65_535
+
+
+class Kind(Protocol):
+    """The type of a flag's value, in a person's terms."""
+
+    @property
+    def wants(self) -> str:
+        """The values that are accepted, to be read after `must be`."""
+
+    def read(self, raw: object) -> Any:
+        """The value meant by `raw`; ValueError when it is none."""
+
+    def write(self, value: Any) -> str:
+        """`value` as a person would write it; `read` takes it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """on or off; a file may also say `true` or `false` without quotes."""
+
+    @property
+    def wants(self) -> str:
+        return "on or off"
+
+    def read(self, raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        return _one_of(str(raw).lower(), ("on", "off")) == "on"
+
+    def write(self, value: Any) -> str:
+        return "on" if value else "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One word of a few; members of a string enumeration are read as members."""
+
+    words: tuple[str, ...]
+
+    @property
+    def wants(self) -> str:
+        return "one of " + ", ".join(self.words)
+
+    def read(self, raw: object) -> str:
+        return _one_of(str(raw).lower(), self.words)
+
+    def write(self, value: Any) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text that is not empty; a kind with `none` also takes that word, for None."""
+
+    none: str | None = None
+
+    @property
+    def wants(self) -> str:
+        return "text that is not empty"
+
+    def read(self, raw: object) -> str | None:
+        if raw is None or raw == self.none:
+            return None
+        if not isinstance(raw, str) or not raw.strip():
+            raise ValueError
+        return raw
+
+    def write(self, value: Any) -> str:
+        return str(self.none) if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A path; `~` is the home directory. None is written as `none`, with what that means."""
+
+    none: str = "none"
+
+    @property
+    def wants(self) -> str:
+        return f"a path, or {self.none}"
+
+    def read(self, raw: object) -> Path | None:
+        if raw is None or raw == self.none:
+            return None
+        if isinstance(raw, Path):
+            return raw
+        if not isinstance(raw, str) or not raw.strip():
+            raise ValueError
+        return Path(raw).expanduser()
+
+    def write(self, value: Any) -> str:
+        return self.none if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A whole number in a range, on a grid; `none` is the word that stands for None."""
+
+    least: int
+    most: int | None = None
+    grid: int = 1
+    none: str | None = None
+
+    @property
+    def wants(self) -> str:
+        number = "a whole number" if self.grid == 1 else f"a multiple of {self.grid}"
+        bounds = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+        return f"{number}, {bounds}" + (f", or {self.none}" if self.none else "")
+
+    def read(self, raw: object) -> int | None:
+        if self.none is not None and (raw is None or raw == self.none):
+            return None
+        if isinstance(raw, bool) or not isinstance(raw, int | str):
+            raise ValueError
+        value = int(raw)
+        if value < self.least or (self.most is not None and value > self.most) or value % self.grid:
+            raise ValueError
+        return value
+
+    def write(self, value: Any) -> str:
+        return str(self.none) if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A time in seconds; `none` is the word that stands for None, no limit."""
+
+    least: float
+    none: str | None = None
+
+    @property
+    def wants(self) -> str:
+        return f"a number of seconds, {self.least:g} or more" + (
+            f", or {self.none}" if self.none else ""
+        )
+
+    def read(self, raw: object) -> float | None:
+        if self.none is not None and (raw is None or raw == self.none):
+            return None
+        if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+            raise ValueError
+        value = float(raw)
+        if not self.least <= value < float("inf"):
+            raise ValueError
+        return value
+
+    def write(self, value: Any) -> str:
+        return str(self.none) if value is None else f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes, with a suffix K, M, G or T in powers of 1,024; `none` stands for None."""
+
+    none: str
+
+    @property
+    def wants(self) -> str:
+        return f"a size such as 512M or 2G, or {self.none}"
+
+    def read(self, raw: object) -> int | None:
+        if raw is None or raw == self.none:
+            return None
+        return _bytes(raw)
+
+    def write(self, value: Any) -> str:
+        return self.none if value is None else write_bytes(value)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """How large the KV pool shall be: bytes or tokens, exactly one of them."""
+
+    num_bytes: int | None = None
+    num_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.num_bytes is None) == (self.num_tokens is None):
+            raise ValueError("a pool size is bytes or tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A `PoolSize`: a size in bytes, or a number of tokens with the suffix tok."""
+
+    none: str
+
+    @property
+    def wants(self) -> str:
+        return f"a size such as 512M or 2G, a number of tokens such as 680Ktok, or {self.none}"
+
+    def read(self, raw: object) -> PoolSize | None:
+        if raw is None or raw == self.none:
+            return None
+        if isinstance(raw, PoolSize):
+            return raw
+        found = _TOKENS.fullmatch(raw.strip()) if isinstance(raw, str) else None
+        if found is None:
+            return PoolSize(num_bytes=_bytes(raw))
+        return PoolSize(num_tokens=int(float(found[1]) * _SIZES[found[2].upper()]))
+
+    def write(self, value: Any) -> str:
+        if value is None:
+            return self.none
+        if value.num_tokens is not None:
+            return f"{value.num_tokens}tok"
+        return write_bytes(value.num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the daemon listens."""
+
+    host: str
+    port: int
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines may reach it."""
+        if self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """HOST:PORT; an IPv6 host stands in brackets; port 0 takes a free one."""
+
+    @property
+    def wants(self) -> str:
+        return f"HOST:PORT with a port from 0 to {_MAX_PORT}, such as 127.0.0.1:8000 or [::1]:8000"
+
+    def read(self, raw: object) -> Address:
+        if isinstance(raw, Address):
+            return raw
+        host, colon, port = str(raw).rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        if not colon or not port.isdecimal() or int(port) > _MAX_PORT:
+            raise ValueError
+        if (":" in host) != bracketed or re.search(r"[\s/]", host):
+            raise ValueError
+        bare = host[1:-1] if bracketed else host
+        if bracketed:
+            ipaddress.IPv6Address(bare)
+        if not bare:
+            raise ValueError
+        return Address(bare, int(port))
+
+    def write(self, value: Any) -> str:
+        return str(value)
+
+
+def write_bytes(value: int) -> str:
+    """`value` with the largest suffix that divides it: 1536M, 2G, 1000."""
+    for suffix, size in reversed(_SIZES.items()):
+        if value and value % size == 0:
+            return f"{value // size}{suffix}"
+    return str(value)
+
+
+def _bytes(raw: object) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+        return raw
+    found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    if found is None:
+        raise ValueError
+    return int(float(found[1]) * _SIZES[found[2].upper()])
+
+
+def _one_of(word: str, words: tuple[str, ...]) -> str:
+    for known in words:
+        if known == word:
+            return known
+    raise ValueError

@@ -1,0 +1,240 @@
+"""Every setting of the daemon, declared once: flags, variables, file keys and help follow."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ignisd.errors import ConfigError
+from ignisd.flags import Flag, declare, flags_of
+from ignisd.kinds import (
+    Address,
+    Choice,
+    Count,
+    Folder,
+    HostPort,
+    Pool,
+    PoolSize,
+    Seconds,
+    Size,
+    Switch,
+    Text,
+)
+from state.spec import PAGE_TOKENS, KvFormat
+
+_SERVER = "Server"
+_MODEL = "Model"
+_ENGINE = "Engine"
+_REUSE = "Prompt reuse"
+_MEMORY = "Memory"
+_WATCH = "Logs and checks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the daemon was told to do. `None` in a field that may be `auto` is decided at load.
+
+    Raises ConfigError when a value is out of its range or two of them do not go together.
+    """
+
+    server_bind: Address = declare(
+        HostPort(),
+        "127.0.0.1:8000",
+        "where to listen; port 0 takes a free one",
+        chapter=_SERVER,
+        meta="HOST:PORT",
+    )
+    server_api_key: str | None = declare(
+        Text("none"),
+        None,
+        "key that every route but /health asks for; better set in the environment than in a "
+        "command line that others can read",
+        chapter=_SERVER,
+        meta="KEY",
+        secret=True,
+    )
+    server_allow_unauthenticated: bool = declare(
+        Switch(),
+        "off",
+        "serve other machines without a key",
+        chapter=_SERVER,
+        meta="on|off",
+    )
+    server_queue: int = declare(
+        Count(1, 65_536),
+        256,
+        "requests that may wait; one more is answered 429",
+        chapter=_SERVER,
+        meta="N",
+        unit="requests",
+    )
+    server_request_timeout: float | None = declare(
+        Seconds(0.001, none="off"),
+        "off",
+        "answer 504 to a request that is not streamed after so long",
+        chapter=_SERVER,
+        meta="SECONDS",
+        unit="s",
+    )
+    server_drain_timeout: float = declare(
+        Seconds(0),
+        30,
+        "time that running requests have to finish after SIGTERM",
+        chapter=_SERVER,
+        meta="SECONDS",
+        unit="s",
+    )
+    model: str = declare(
+        Text(),
+        "ember",
+        "what to serve: the built-in ember, the name of a folder in --models-dir, or a folder "
+        "with config.json, safetensors and tokenizer.json",
+        chapter=_MODEL,
+        meta="NAME|DIR",
+        key="model.name",
+    )
+    models_dir: Path | None = declare(
+        Folder(),
+        None,
+        "folder that holds one folder per model",
+        chapter=_MODEL,
+        meta="DIR",
+    )
+    model_max_context: int | None = declare(
+        Count(PAGE_TOKENS, none="auto"),
+        "auto",
+        "longest prompt and answer together; auto is what the checkpoint allows",
+        chapter=_MODEL,
+        meta="N",
+        unit="tokens",
+    )
+    model_kv_format: KvFormat = declare(
+        Choice(tuple(KvFormat)),
+        KvFormat.BF16,
+        "how keys and values are stored; f32 is for checking against a reference",
+        chapter=_MODEL,
+        meta="|".join(KvFormat),
+    )
+    model_prefill_chunk: int | None = declare(
+        Count(PAGE_TOKENS, 16_384, grid=PAGE_TOKENS, none="auto"),
+        "auto",
+        "most prompt tokens in one round, a multiple of 64; auto is 256 on a CPU and 1024 on a GPU",
+        chapter=_ENGINE,
+        meta="N",
+        unit="tokens",
+    )
+    model_decode_share: int = declare(
+        Count(0, 99),
+        25,
+        "least share of the time that running answers keep while a prompt is read",
+        chapter=_ENGINE,
+        meta="PERCENT",
+        unit="%",
+    )
+    spec_decode_lanes: int | None = declare(
+        Count(1, 256, none="auto"),
+        "auto",
+        "answers generated side by side; auto is 4 on a CPU and 8 on a GPU",
+        chapter=_ENGINE,
+        meta="N",
+        unit="lanes",
+    )
+    compile_cache_dir: Path | None = declare(
+        Folder("auto"),
+        "auto",
+        "where compiled programs are kept between starts; auto is ignisd in the user's cache",
+        chapter=_ENGINE,
+        meta="DIR",
+    )
+    reuse_prompt: bool = declare(
+        Switch(),
+        "on",
+        "resume a prompt from the longest one read before that begins it",
+        chapter=_REUSE,
+        meta="on|off",
+    )
+    reuse_retained_host: int | None = declare(
+        Count(0, 65_536, none="auto"),
+        "auto",
+        "images of past prompts kept in host memory; auto is two per lane",
+        chapter=_REUSE,
+        meta="N",
+        unit="slots",
+    )
+    reuse_retained_device: int = declare(
+        Count(0, 65_536),
+        0,
+        "images of past prompts kept in device memory",
+        chapter=_REUSE,
+        meta="N",
+        unit="slots",
+    )
+    reuse_retention_interval: int = declare(
+        Count(0, grid=PAGE_TOKENS),
+        0,
+        "also keep an image every so many tokens, a multiple of 64; 0 keeps those at turns and at "
+        "the end of system prompts only",
+        chapter=_REUSE,
+        meta="N",
+        unit="tokens",
+    )
+    vram_budget_bytes: int | None = declare(
+        Size("auto"),
+        "auto",
+        "device memory that may be used; auto is a quarter of the RAM on a CPU, all of it on a GPU",
+        chapter=_MEMORY,
+        meta="SIZE",
+        unit="bytes",
+    )
+    vram_headroom_bytes: int | None = declare(
+        Size("auto"),
+        "auto",
+        "part of the budget left alone; auto is none on a CPU and a twentieth on a GPU",
+        chapter=_MEMORY,
+        meta="SIZE",
+        unit="bytes",
+    )
+    vram_kv_pool_bytes: PoolSize | None = declare(
+        Pool("auto"),
+        "auto",
+        "room for keys and values; auto is what is left, up to a full context in every lane",
+        chapter=_MEMORY,
+        meta="SIZE|Ntok",
+        unit="bytes or tokens",
+    )
+    log_level: str = declare(
+        Choice(("debug", "info", "warning", "error")),
+        "info",
+        "least important line to write",
+        chapter=_WATCH,
+        meta="LEVEL",
+    )
+    log_format: str = declare(
+        Choice(("text", "json")),
+        "text",
+        "key=value lines, or a JSON object a line",
+        chapter=_WATCH,
+        meta="text|json",
+    )
+    check: bool = declare(
+        Switch(),
+        "off",
+        "verify every ledger between rounds, and stop at the first that disagrees",
+        chapter=_WATCH,
+        meta="on|off",
+    )
+
+    def __post_init__(self) -> None:
+        for flag in FLAGS:
+            value = getattr(self, flag.field)
+            if flag.read(value, "the code") != value:
+                raise ConfigError(flag.refusal(value, "the code"))
+        if self.server_bind.public and not (
+            self.server_api_key or self.server_allow_unauthenticated
+        ):
+            raise ConfigError(
+                f"--server-bind {self.server_bind} can be reached from other machines and no key "
+                "is set. Set IGNISD_SERVER_API_KEY, bind to 127.0.0.1, or pass "
+                "--server-allow-unauthenticated on."
+            )
+
+
+FLAGS: tuple[Flag, ...] = tuple(flags_of(Settings))
