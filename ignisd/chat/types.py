@@ -1,0 +1,95 @@
+"""What a chat request asks for, once it has been checked, and what its rendering yields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from state.retention import Marks
+from state.spec import Class
+
+TokenArray: TypeAlias = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an earlier assistant turn made; `arguments` keep the client's key order."""
+
+    id: str | None
+    name: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the history. `role` is system, user, assistant or tool."""
+
+    role: str
+    content: str
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFields:
+    """Sampling as one source states it; None leaves the field to the next source.
+
+    Temperature 0 is greedy; `top_k` 0 is off; `seed` is any integer, None draws a fresh one.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What a checkpoint's generation_config says: sampling, and the tokens that end an answer."""
+
+    sampling: SamplingFields = field(default_factory=SamplingFields)
+    eos_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A checked chat completion request, before rendering.
+
+    `model` is the name without a class suffix, None when the client gave none. `tools` are the
+    objects as sent. `template_kwargs` go to the template as they are. `max_tokens` None means: up
+    to the end of the context.
+    """
+
+    model: str | None
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, object], ...]
+    template_kwargs: Mapping[str, object]
+    sampling: SamplingFields
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+    cls: Class
+    reuse: bool
+    return_reuse: bool
+    cache_salt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered prompt: `tokens` int32 [T], where its parts begin, and how the answer starts.
+
+    `in_reasoning` tells that the prompt ends inside an open reasoning block.
+    """
+
+    tokens: TokenArray
+    marks: Marks
+    in_reasoning: bool
