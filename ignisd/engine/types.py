@@ -118,7 +118,7 @@ class Request:
     @property
     def prompt_tokens(self) -> int:
         """Length of the prompt."""
-        return len(self.chain.tokens)
+        return self.chain.num_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,129 @@
+"""What the engine counts, and what it shows of itself."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self, TypeVar
+
+from ignisd.engine.types import FinishReason
+from state.retained import Kind
+from state.reuse import MissReason
+
+Key = TypeVar("Key", bound=enum.StrEnum)
+
+
+class SkipReason(enum.StrEnum):
+    """Why the state at a cut was not kept."""
+
+    NO_SLOT = "no_slot"  # every slot holds something of higher rank
+    QUOTA = "quota"  # this prompt has displaced its share with periodic states
+    PRESENT = "present"  # the same state is already retained
+    UNWRITTEN = "unwritten"  # the device did not report the slot as written
+
+
+def _zeros(kind: type[Key]) -> Mapping[Key, int]:
+    return dict.fromkeys(kind, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the start. Names in mappings are complete: what never happened counts 0.
+
+    Args:
+        submitted: requests taken in; equals the sum of `finished` once all have ended.
+        refused: requests turned away because the queue was full.
+        finished: requests ended, by reason.
+        computed_tokens: prompt tokens read, counted from rows that the device executed.
+        device_tokens: prompt tokens that a claim made unnecessary to read.
+        generated_tokens: tokens sampled for requests that still wanted them.
+        late_tokens: tokens that arrived for a request that had ended.
+        lookups: admissions that asked the index.
+        queried_tokens: prompt tokens of those admissions.
+        matched_tokens: prompt tokens that agreed with something retained, usable or not.
+        hits: claims, by the kind of state claimed.
+        misses: admissions without a claim, by reason.
+        captured: states published, by kind.
+        skipped: states at cuts that were not kept, by reason.
+        discarded_used: retained states given up that had been claimed at least once.
+        discarded_unused: the same, never claimed.
+        parks: times that a lane began to wait for a page.
+        holds: times that a sequence was paused because its reader was behind.
+        unplaced: sequences ended with an error because no page could be found for any lane.
+        rounds: rounds committed.
+        prefill_chunks: rounds among them with a prefill chunk.
+        decode_steps: rounds among them with a decode step.
+    """
+
+    submitted: int = 0
+    refused: int = 0
+    finished: Mapping[FinishReason, int] = field(default_factory=lambda: _zeros(FinishReason))
+    computed_tokens: int = 0
+    device_tokens: int = 0
+    generated_tokens: int = 0
+    late_tokens: int = 0
+    lookups: int = 0
+    queried_tokens: int = 0
+    matched_tokens: int = 0
+    hits: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
+    misses: Mapping[MissReason, int] = field(default_factory=lambda: _zeros(MissReason))
+    captured: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
+    skipped: Mapping[SkipReason, int] = field(default_factory=lambda: _zeros(SkipReason))
+    discarded_used: int = 0
+    discarded_unused: int = 0
+    parks: int = 0
+    holds: int = 0
+    unplaced: int = 0
+    rounds: int = 0
+    prefill_chunks: int = 0
+    decode_steps: int = 0
+
+    def add(self, **amounts: int) -> Self:
+        """These counters with plain ones raised by the given amounts."""
+        return replace(self, **{name: getattr(self, name) + by for name, by in amounts.items()})
+
+    def tally(self, name: str, key: enum.StrEnum) -> Self:
+        """These counters with one entry of a mapping raised by one."""
+        old: Mapping[enum.StrEnum, int] = getattr(self, name)
+        return replace(self, **{name: {**old, key: old[key] + 1}})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A picture of the engine between two rounds.
+
+    Args:
+        alive: False once the engine has died or stopped.
+        draining: no new requests are taken.
+        idle_ms: time since the engine last made progress; meaningful while `busy`.
+        busy: something is queued or running.
+        num_lanes, num_prefilling, num_decoding, num_parked: lanes, and what occupies them.
+        num_queued: requests that wait, those not yet seen by the scheduler included.
+        queue_limit: most that may wait.
+        num_pages, num_pages_free: pages of the pool, without the null page.
+        num_slots, num_slots_free: slots for images.
+        retained: retained states by kind.
+        retained_tokens: sum of their lengths, common pages counted as often as they are shared.
+        counters: totals since the start.
+        plan_ms, device_ms, deliver_ms: time spent in each part of all rounds together.
+    """
+
+    alive: bool
+    draining: bool
+    busy: bool
+    idle_ms: float
+    num_lanes: int
+    num_prefilling: int
+    num_decoding: int
+    num_parked: int
+    num_queued: int
+    queue_limit: int
+    num_pages: int
+    num_pages_free: int
+    num_slots: int
+    num_slots_free: int
+    retained: Mapping[Kind, int]
+    retained_tokens: int
+    counters: Counters
+    plan_ms: float = 0.0
+    device_ms: float = 0.0
+    deliver_ms: float = 0.0
