@@ -1,0 +1,81 @@
+"""The order in which retained states give way."""
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from state.retained import Rank, Retained, rank, rank_key
+from state.spec import Class
+
+
+def in_order_of_victims(
+    ordered: Sequence[Retained], now_ms: float, ttl_ms: float
+) -> Iterator[Retained]:
+    """The states, lowest rank first; periodic ones by the gap that their loss leaves.
+
+    Args:
+        ordered: all states, those of one salt together and in the order of their tokens, so that
+            a state comes before everything that extends it.
+        now_ms: the time.
+        ttl_ms: as for `rank`.
+    """
+    keyed = sorted((rank_key(one, now_ms, ttl_ms), at) for at, one in enumerate(ordered))
+    for held, group in groupby(keyed, key=lambda entry: entry[0][0]):
+        if held == Rank.PERIODIC:
+            yield from _by_gap(
+                [one for one in ordered if rank(one, now_ms, ttl_ms) >= Rank.PERIODIC],
+                {ordered[at].id for _, at in group},
+            )
+        else:
+            yield from (ordered[at] for _, at in group)
+
+
+def _by_gap(ordered: Sequence[Retained], periodic: set[int]) -> Iterator[Retained]:
+    """The periodic states, agents' first, then the one between the closest neighbours first.
+
+    The gap of a state is what lies between the state before it on its path and the nearest one
+    that extends it; the last of a path has no such neighbour and goes last. Each state that goes
+    widens the gaps of its neighbours.
+    """
+    by_id = {one.id: one for one in ordered}
+    above = _nearest_prefixes(ordered)
+    below: dict[int | None, set[int]] = {}
+    for id, prefix in above.items():
+        below.setdefault(prefix, set()).add(id)
+
+    def key(id: int) -> tuple[bool, float, float, int]:
+        one, prefix = by_id[id], above[id]
+        start = by_id[prefix].length if prefix is not None else 0
+        end = min((by_id[next_id].length for next_id in below.get(id, ())), default=math.inf)
+        return one.cls is Class.INTERACTIVE, end - start, one.used_ms, id
+
+    current = {id: key(id) for id in periodic}
+    heap = [(entry, id) for id, entry in current.items()]
+    heapq.heapify(heap)
+    while heap:
+        entry, id = heapq.heappop(heap)
+        if current.get(id) != entry:
+            continue
+        yield by_id[id]
+        del current[id]
+        prefix, extensions = above.pop(id), below.pop(id, set())
+        below[prefix].remove(id)
+        below[prefix] |= extensions
+        above.update(dict.fromkeys(extensions, prefix))
+        for near in (prefix, *extensions):
+            if near is not None and near in current:
+                current[near] = key(near)
+                heapq.heappush(heap, (current[near], near))
+
+
+def _nearest_prefixes(ordered: Sequence[Retained]) -> dict[int, int | None]:
+    """For each state the longest other one that is a prefix of it, None where there is none."""
+    nearest: dict[int, int | None] = {}
+    path: list[Retained] = []
+    for one in ordered:
+        while path and not path[-1].chain.is_prefix_of(one.chain):
+            path.pop()
+        nearest[one.id] = path[-1].id if path else None
+        path.append(one)
+    return nearest
