@@ -1,0 +1,264 @@
+"""Made-up conversations, drawn from a seed: facts told and asked for, small talk, copying."""
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ignisd.ember import facts, smalltalk, words
+from ignisd.ember.facts import Fact
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How hard the conversations of a training stage are.
+
+    Args:
+        max_facts: most facts told in one conversation.
+        filler_turns: most turns of other talk between two turns about facts.
+        max_questions: most questions asked for facts told.
+        unknown_rate: share of questions for a fact that was never told.
+        update_rate: share of facts that are told again with another value.
+    """
+
+    max_facts: int = 4
+    filler_turns: int = 1
+    max_questions: int = 5
+    unknown_rate: float = 0.0
+    update_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages in the form the template takes, and whether old turns keep their think block."""
+
+    messages: tuple[Message, ...]
+    preserve_thinking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A conversation that ends with a question, and the value its answer must hold."""
+
+    messages: tuple[Message, ...]
+    value: str
+    form: str
+
+
+def user(text: str) -> Message:
+    """A user message."""
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    """An assistant message."""
+    return {"role": "assistant", "content": text}
+
+
+def _opened(rng: random.Random, openers: tuple[str, ...], text: str) -> str:
+    if rng.random() < 0.75 or not text[0].isupper():
+        return text
+    first = text.split(" ", 1)[0].strip(".,!?'")
+    keep_case = first in ("I", "I'm", "Hi", "Hello") or text[:2] == "I'" or first not in _LOWERABLE
+    return rng.choice(openers) + (text if keep_case else text[0].lower() + text[1:])
+
+
+_LOWERABLE = frozenset(
+    "My The What Who Where When Which How Do Can At On Remember Our You People To In".split()
+)
+
+
+def sentence(rng: random.Random) -> str:
+    """A narrative sentence without a fact that is asked for."""
+    who = rng.choice(
+        (
+            f"my {rng.choice(('friend', 'neighbour', 'grandfather', 'cousin', 'colleague'))}",
+            f"the {rng.choice(words.ADJECTIVES)} {rng.choice(words.JOBS)}",
+            f"a {rng.choice(words.ADJECTIVES)} {rng.choice(words.ANIMALS)}",
+            "we",
+            "they",
+        )
+    )
+    what = (
+        f"{rng.choice(words.VERBS)} the {rng.choice(words.ADJECTIVES)} {rng.choice(words.OBJECTS)}"
+    )
+    where = rng.choice(("near", "in", "behind", "beside", "under"))
+    text = f"{who} {what} {where} the {rng.choice(words.OBJECTS)}"
+    if rng.random() < 0.4:
+        text = f"{rng.choice(('yesterday', 'last week', 'this morning', 'in the evening'))} {text}"
+    if rng.random() < 0.3:
+        text += f" because the {rng.choice(words.OBJECTS)} was {rng.choice(words.ADJECTIVES)}"
+    return text[0].upper() + text[1:] + "."
+
+
+def copy_turn(rng: random.Random) -> list[Message]:
+    """The user gives words, a name or digits and gets exactly these back."""
+    draw = rng.random()
+    if draw < 0.5:
+        text = " ".join(facts.any_word(rng) for _ in range(rng.randrange(1, 8)))
+    elif draw < 0.7:
+        text = " ".join(words.invented_name(rng) for _ in range(rng.randrange(1, 5)))
+    elif draw < 0.85:
+        text = " ".join(facts.code(rng) for _ in range(rng.randrange(1, 4)))
+    else:
+        text = sentence(rng)
+    ask = rng.choice(("Repeat: ", "Say: ", "Repeat after me: ", "Copy this: ", "Please repeat: "))
+    return [user(ask + text), assistant(text)]
+
+
+def filler_turn(rng: random.Random) -> list[Message]:
+    """One exchange that tells no fact."""
+    draw = rng.random()
+    if draw < 0.5:
+        asks, reply = rng.choice(smalltalk.EXCHANGES)
+        return [user(rng.choice(asks)), assistant(reply)]
+    if draw < 0.8:
+        text = " ".join(sentence(rng) for _ in range(rng.choice((1, 1, 2, 3))))
+        return [user(text), assistant(rng.choice(smalltalk.LISTENING))]
+    return copy_turn(rng)
+
+
+def _acknowledge(rng: random.Random, told: list[Fact]) -> str:
+    if told[0].form.name == "name" and rng.random() < 0.7:
+        return f"Nice to meet you, {told[0].value}!"
+    return rng.choice(smalltalk.ACKNOWLEDGEMENTS)
+
+
+def _draw_facts(rng: random.Random, count: int, held_out: bool) -> list[Fact]:
+    """Facts about different things; often several of one form, so that they distract."""
+    drawn: dict[tuple[str, str], Fact] = {}
+    while len(drawn) < count:
+        fact = facts.draw_fact(rng, held_out)
+        drawn.setdefault(fact.key, fact)
+        if rng.random() < 0.3 and len(fact.form.subjects) > 2:
+            other = replace(fact, subject=rng.choice(fact.form.subjects[1:]))
+            value = fact.form.value(rng)
+            if facts.is_held_out(value) == held_out and len(drawn) < count:
+                drawn.setdefault(other.key, replace(other, value=value))
+    return list(drawn.values())
+
+
+class _Talk:
+    """A conversation being put together."""
+
+    def __init__(self, rng: random.Random, level: Level) -> None:
+        self.rng = rng
+        self.level = level
+        self.messages: list[Message] = []
+        self.known: dict[tuple[str, str], Fact] = {}
+        self.last_key: tuple[str, str] | None = None
+
+    def begin(self, told: list[Fact]) -> None:
+        """Maybe a system message, which may tell facts itself."""
+        if self.rng.random() < 0.3:
+            text = self.rng.choice(smalltalk.SYSTEM_PROMPTS)
+            for fact in told:
+                text += " " + fact.statement(self.rng)
+                self.known[fact.key] = fact
+            self.messages.append({"role": "system", "content": text})
+        elif told:
+            self.tell(told)
+
+    def tell(self, told: list[Fact]) -> None:
+        """The user tells facts in one message."""
+        rng = self.rng
+        parts = [fact.statement(rng) for fact in told]
+        for fact in told:
+            self.known[fact.key] = fact
+        if rng.random() < 0.15:
+            parts.insert(rng.randrange(len(parts) + 1), sentence(rng))
+        text = _opened(rng, smalltalk.STATEMENT_OPENERS, " ".join(parts))
+        if rng.random() < 0.2:
+            fact = rng.choice(told)
+            self.messages += [user(f"{text} {fact.question(rng)}"), assistant(fact.answer)]
+        else:
+            self.messages += [user(text), assistant(_acknowledge(rng, told))]
+
+    def ask(self, fact: Fact) -> None:
+        """The user asks for a fact; now and then for one that was never told."""
+        rng = self.rng
+        if rng.random() < self.level.unknown_rate:
+            other = facts.draw_fact(rng, held_out=False)
+            same = {(key[0] in _CLASHING, key[1]) for key in self.known}
+            if (
+                other.key not in self.known
+                and (other.form.name in _CLASHING, other.subject) not in same
+            ):
+                self.messages += [user(other.question(rng)), assistant(smalltalk.UNKNOWN)]
+                return
+        self.last_key = fact.key
+        question = _opened(rng, smalltalk.QUESTION_OPENERS, fact.question(rng))
+        reply = assistant(fact.answer)
+        if rng.random() < 0.05:
+            reply["reasoning_content"] = f"I was told: {fact.answer}"
+        self.messages += [user(question), reply]
+
+    def fill(self, most: int) -> None:
+        """Up to `most` turns of other talk."""
+        for _ in range(self.rng.randrange(most + 1)):
+            self.messages += filler_turn(self.rng)
+
+
+_CLASHING = frozenset(
+    ("person", "pet", "named thing", "colour", "place", "travel", "age", "number", "code")
+)
+
+
+def conversation(rng: random.Random, level: Level) -> Conversation:
+    """One training conversation: facts told, other talk, questions in random order."""
+    if rng.random() < 0.08:
+        messages: list[Message] = []
+        for _ in range(rng.randrange(1, 4)):
+            messages += filler_turn(rng)
+        return Conversation(tuple(messages), rng.random() < 0.5)
+    talk = _Talk(rng, level)
+    pending = _draw_facts(rng, rng.randrange(1, level.max_facts + 1), held_out=False)
+    questions = rng.randrange(1, level.max_questions + 1)
+    first = rng.randrange(len(pending) + 1) if rng.random() < 0.5 else 1
+    talk.begin(pending[:first])
+    pending = pending[first:]
+    while pending or questions:
+        talk.fill(level.filler_turns)
+        if pending and (not talk.known or not questions or rng.random() < 0.5):
+            count = rng.randrange(1, min(3, len(pending)) + 1)
+            talk.tell(pending[:count])
+            pending = pending[count:]
+        elif talk.known and questions:
+            questions -= 1
+            talk.ask(_next_asked(rng, talk))
+            if rng.random() < level.update_rate:
+                old = rng.choice(list(talk.known.values()))
+                pending.append(_other_value(rng, old))
+        else:
+            break
+    return Conversation(tuple(talk.messages), rng.random() < 0.5)
+
+
+def _next_asked(rng: random.Random, talk: _Talk) -> Fact:
+    """Any known fact but the one asked last: its answer would only be a copy of the line above."""
+    others = [fact for key, fact in talk.known.items() if key != talk.last_key]
+    return rng.choice(others or list(talk.known.values()))
+
+
+def _other_value(rng: random.Random, fact: Fact) -> Fact:
+    while True:
+        value = fact.form.value(rng)
+        if value != fact.value and not facts.is_held_out(value):
+            return replace(fact, value=value)
+
+
+def probe(rng: random.Random, filler_messages: int, held_out: bool, num_facts: int = 3) -> Probe:
+    """A question for a fact told first, after `filler_messages` exchanges of other talk."""
+    told = _draw_facts(rng, num_facts, held_out)
+    talk = _Talk(rng, Level())
+    for fact in told:
+        talk.messages += [
+            user(fact.statement(rng)),
+            assistant(rng.choice(smalltalk.ACKNOWLEDGEMENTS)),
+        ]
+    for _ in range(filler_messages):
+        talk.messages += filler_turn(rng)
+    asked = rng.choice(told)
+    talk.messages.append(user(asked.question(rng)))
+    return Probe(tuple(talk.messages), asked.value, asked.form.name)
