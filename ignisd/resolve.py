@@ -110,11 +110,17 @@ def _read_file(path: Path) -> dict[str, object]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{CONFIG_OPTION} {path} is not TOML: {error}.") from error
     values = dict(_leaves(tree, ""))
-    known = {flag.key for flag in FLAGS}
     for key in values:
-        if key not in known:
-            raise ConfigError(f"{path} sets {key}, which is not known{suggestion(key, known)}")
+        if key not in (flag.key for flag in FLAGS):
+            raise ConfigError(f"{path} sets {key}, which is not known{_key_meant(key)}")
     return values
+
+
+def _key_meant(word: str) -> str:
+    """The hint for an unknown key, which may be a flag's name spelled as on the command line."""
+    spellings = {flag.option.removeprefix("--"): flag.key for flag in FLAGS}
+    exact = spellings.get(word.replace("_", "-"))
+    return f"; did you mean {exact}?" if exact else suggestion(word, spellings.values())
 
 
 def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
