@@ -8,6 +8,7 @@ that it belongs to turns that into a message.
 import ipaddress
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -214,7 +215,7 @@ class Pool:
         found = _TOKENS.fullmatch(raw.strip()) if isinstance(raw, str) else None
         if found is None:
             return PoolSize(num_bytes=_bytes(raw))
-        return PoolSize(num_tokens=int(float(found[1]) * _SIZES[found[2].upper()]))
+        return PoolSize(num_tokens=int(Decimal(found[1]) * _SIZES[found[2].upper()]))
 
     def write(self, value: Any) -> str:
         if value is None:
@@ -288,7 +289,7 @@ def _bytes(raw: object) -> int:
     found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
     if found is None:
         raise ValueError
-    return int(float(found[1]) * _SIZES[found[2].upper()])
+    return int(Decimal(found[1]) * _SIZES[found[2].upper()])
 
 
 def _one_of(word: str, words: tuple[str, ...]) -> str:
