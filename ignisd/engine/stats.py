@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ignisd.engine.types import FinishReason
 from state.retained import Kind
@@ -79,12 +79,14 @@ class Counters:
 
     def add(self, **amounts: int) -> Self:
         """These counters with plain ones raised by the given amounts."""
-        return replace(self, **{name: getattr(self, name) + by for name, by in amounts.items()})
+        raised: dict[str, Any] = {name: getattr(self, name) + by for name, by in amounts.items()}
+        return replace(self, **raised)
 
     def tally(self, name: str, key: enum.StrEnum) -> Self:
         """These counters with one entry of a mapping raised by one."""
         old: Mapping[enum.StrEnum, int] = getattr(self, name)
-        return replace(self, **{name: {**old, key: old[key] + 1}})
+        raised: dict[str, Any] = {name: {**old, key: old[key] + 1}}
+        return replace(self, **raised)
 
 
 @dataclass(frozen=True, slots=True)

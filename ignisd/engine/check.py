@@ -1,0 +1,93 @@
+"""The invariants of a world between two rounds; raises AssertionError with numbers."""
+
+from collections import Counter
+from dataclasses import replace
+
+from ignisd.engine.admission import awaits_leader, entry_pages, headroom_pages, look_up
+from ignisd.engine.room import gainable
+from ignisd.engine.types import Phase
+from ignisd.engine.world import World, free_lane, standing
+from state.check import check_ledgers, stranded
+from state.reuse import Match
+from state.spec import PAGE_TOKENS
+
+
+def check_world(world: World) -> None:
+    """Every ledger agrees with every holder, and every sequence with its phase."""
+    check_ledgers(
+        world.pages,
+        world.slots,
+        world.index,
+        {seq.request.id: seq.table for seq in world.running},
+        lanes={seq.request.id: seq.lane for seq in world.running if seq.lane is not None},
+        captures={one.slot: one.retained_id for one in world.pending},
+        moves=[one.table for one in (*world.pending, *world.interrupted)],
+        written={seq.request.id: seq.position for seq in world.running},
+    )
+    lost = stranded(world.pages, world.slots, world.index)
+    assert not lost, f"retained states {lost} lack their pages or their slot"
+    _check_sequences(world)
+    _check_captures(world)
+    numbers = [one.number for one in world.in_flight]
+    assert numbers == sorted(set(numbers)), f"rounds under way out of order: {numbers}"
+    counters = world.counters
+    ended = sum(counters.finished.values())
+    assert counters.submitted == ended + len(world.sequences), (
+        f"{counters.submitted} requests came, {ended} ended, {len(world.sequences)} are in flight"
+    )
+
+
+def _check_sequences(world: World) -> None:
+    queued = [key for key, seq in world.sequences.items() if seq.phase is Phase.QUEUED]
+    assert sorted(world.queue) == sorted(queued), f"queue {world.queue}, phases say {queued}"
+    for key, seq in world.sequences.items():
+        prompt = seq.request.prompt_tokens
+        if seq.phase is Phase.QUEUED:
+            assert seq.lane is None, f"request {key} is queued and holds lane {seq.lane}"
+            assert not seq.table, f"request {key} is queued and holds {len(seq.table)} pages"
+            continue
+        assert seq.lane is not None, f"request {key} runs without a lane"
+        assert 0 <= seq.lane < world.limits.num_lanes, f"request {key} is in lane {seq.lane}"
+        capacity = len(seq.table) * PAGE_TOKENS
+        assert seq.position <= capacity, f"request {key}: {seq.position} tokens in {capacity}"
+        assert seq.reuse.cached_tokens < prompt, f"request {key} has nothing left to read"
+        assert seq.generated <= seq.issued, f"request {key}: {seq.generated} of {seq.issued}"
+        if seq.phase is Phase.PREFILLING:
+            assert seq.position < prompt, f"request {key} has read its {prompt} tokens"
+            assert seq.position % PAGE_TOKENS == 0, f"request {key} stands at {seq.position}"
+            assert all(cut.position > seq.position for cut in seq.cuts), f"request {key}: old cut"
+        else:
+            assert not seq.cuts, f"request {key} decodes with cuts {seq.cuts}"
+            stands = prompt + seq.issued - 1
+            assert seq.position == stands, f"request {key} at {seq.position}, not {stands}"
+
+
+def _check_captures(world: World) -> None:
+    under_way = {one.number for one in world.in_flight}
+    for one in world.pending:
+        assert one.round_number in under_way, (
+            f"a capture waits for round {one.round_number}; under way: {sorted(under_way)}"
+        )
+    used = Counter(one.lane for one in world.interrupted)
+    assert all(times == 1 for times in used.values()), f"lanes saved twice: {used}"
+
+
+def check_planned(world: World, now_ms: float) -> None:
+    """Right after a plan: retained state delays nobody, and every lane to be saved was.
+
+    The first in the queue that waits for pages alone lacks more than giving up all retained
+    states would bring. (Giving them up for nothing would not serve it sooner.)
+    """
+    assert not world.interrupted, f"{len(world.interrupted)} lanes were not saved by the plan"
+    if free_lane(world) is None:
+        return
+    waiting = [world.sequences[key] for key in world.queue]
+    for seq in sorted(waiting, key=lambda seq: standing(seq, world.limits, now_ms)):
+        found = look_up(world, seq.request)
+        if awaits_leader(world, seq.request, found):
+            continue
+        shared = found.retained.table if isinstance(found, Match) else ()
+        wanted = entry_pages(world, seq) - len(shared) + headroom_pages(world, seq, now_ms)
+        had = gainable(replace(world, pages=world.pages.share(shared)))
+        assert wanted > had, f"request {seq.request.id} waits for {wanted} pages, {had} are idle"
+        return

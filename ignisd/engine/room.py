@@ -1,0 +1,141 @@
+"""Pages and slots when they are short: what is retained gives way, lowest rank first."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ignisd.engine.stats import SkipReason
+from ignisd.engine.world import World, count
+from state.chain import Chain
+from state.retained import Kind, Retained, rank_key
+from state.spec import PAGE_TOKENS, Class
+
+
+def discard(world: World, victim: Retained, *, remember: bool = True) -> World:
+    """Give up a retained state: its slot is free at once, its pages when nobody else holds them.
+
+    A claim of the slot that is already planned still reads the right image, because whatever may
+    overwrite the slot is planned, and so executed, after it.
+    """
+    used = "discarded_used" if victim.hits else "discarded_unused"
+    return count(
+        replace(
+            world,
+            pages=world.pages.drop(victim.table),
+            slots=world.slots.drop(victim.slot),
+            index=world.index.remove(victim.id, remember=remember),
+        ),
+        **{used: 1},
+    )
+
+
+def flush(world: World) -> World:
+    """Give up everything that is retained."""
+    for victim in list(world.index):
+        world = discard(world, victim, remember=False)
+    return world
+
+
+def gainable(world: World) -> int:
+    """Pages that are free, or would be if all retained states were given up."""
+    listed = np.zeros_like(world.pages.counts)
+    for held in world.index:
+        listed[_numbers(held.table)] += 1
+    alone = np.count_nonzero((listed > 0) & (listed == world.pages.counts))
+    return world.pages.num_free + int(alone)
+
+
+def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
+    """Give up just enough retained states that `num_pages` are free; None when all would not do.
+
+    Walks up the ranks until enough last holders would leave, then spares, from the highest rank
+    down, whoever's leaving gains nothing that is needed: a state whose pages a running sequence or
+    a longer state holds as well.
+    """
+    if world.pages.num_free >= num_pages:
+        return world
+    if num_pages > world.pages.num_pages - 1:
+        return None
+    holders = world.pages.counts.copy()
+    free = world.pages.num_free
+    chosen: list[Retained] = []
+    for victim in world.index.victims(now_ms):
+        chosen.append(victim)
+        pages = _numbers(victim.table)
+        holders[pages] -= 1
+        free += int(np.count_nonzero(holders[pages] == 0))
+        if free >= num_pages:
+            break
+    else:
+        return None
+    given_up: list[Retained] = []
+    for victim in reversed(chosen):
+        pages = _numbers(victim.table)
+        lost = int(np.count_nonzero(holders[pages] == 0))
+        if free - lost >= num_pages:
+            free -= lost
+            holders[pages] += 1
+        else:
+            given_up.append(victim)
+    for victim in reversed(given_up):
+        world = discard(world, victim)
+    assert world.pages.num_free >= num_pages, (
+        f"gave up {len(given_up)} states for {num_pages} pages, {world.pages.num_free} are free"
+    )
+    return world
+
+
+def _numbers(table: tuple[int, ...]) -> npt.NDArray[np.intp]:
+    return np.asarray(table, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A state that would like to be kept: the first `length` tokens of a chain."""
+
+    kind: Kind
+    chain: Chain
+    length: int
+    table: tuple[int, ...]
+    cls: Class
+
+
+def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] | SkipReason:
+    """A slot for a new state, owned by `world.next_retained_id`, or why there is none.
+
+    When all slots are taken, the lowest ranked retained state gives way if the new one ranks
+    above it.
+    """
+    owner = world.next_retained_id
+    taken = world.slots.take(owner)
+    if taken is None:
+        lowest = next(world.index.victims(now_ms), None)
+        if lowest is None or rank_key(lowest, now_ms) >= rank_key(
+            _as_retained(world, wish, now_ms), now_ms
+        ):
+            return SkipReason.NO_SLOT
+        world = discard(world, lowest)
+        taken = world.slots.take(owner)
+        assert taken is not None, f"slot {lowest.slot} was given up and is not free"
+    slots, slot = taken
+    return replace(world, slots=slots, next_retained_id=owner + 1), slot
+
+
+def _as_retained(world: World, wish: Wish, now_ms: float) -> Retained:
+    """What the wish would be if it were published now; only its rank matters."""
+    return Retained(
+        id=world.next_retained_id,
+        kind=wish.kind,
+        chain=wish.chain,
+        length=wish.length,
+        table=wish.table[: wish.length // PAGE_TOKENS],
+        slot=0,
+        cls=wish.cls,
+        conversation=0,
+        superseded=False,
+        hits=0,
+        published_ms=now_ms,
+        used_ms=now_ms,
+        fingerprint=world.index.fingerprint,
+    )

@@ -1,0 +1,259 @@
+"""The deciding half of the engine: pure functions from a world to the next.
+
+The order of calls is: any of `submit`, `cancel`, `hold`; `plan`; `commit` of the round before the
+one just planned; and again. So a plan never knows the tokens of the round before it. It knows their
+number: positions advance when a step is planned. A lane may thereby run one step past its stop;
+that step's token arrives for a sequence that is gone, and is dropped.
+"""
+
+from dataclasses import replace
+
+from ignisd.engine.admission import admit_all, entry_pages
+from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
+from ignisd.engine.pacing import may_prefill, paced
+from ignisd.engine.room import make_room
+from ignisd.engine.types import (
+    DecodeLane,
+    Event,
+    FinishReason,
+    Phase,
+    PrefillWork,
+    Request,
+    Round,
+    RoundResult,
+    Started,
+    Timings,
+    Token,
+)
+from ignisd.engine.world import (
+    InFlight,
+    Sequence,
+    World,
+    count,
+    finish,
+    pages_for,
+    standing,
+    with_sequence,
+)
+from state.spec import PAGE_TOKENS, Class
+
+
+def submit(world: World, request: Request, now_ms: float) -> World:
+    """Queue a request; one that could not fit into an empty pool ends at once, saying why."""
+    assert request.id not in world.sequences, f"request {request.id} is in flight already"
+    assert request.prompt_tokens > 0, f"request {request.id} has no tokens"
+    room = world.limits.max_context - request.prompt_tokens
+    seq = Sequence(
+        request=request,
+        limit_tokens=max(min(request.max_tokens, room), 0),
+        timings=Timings(request.arrival_ms),
+    )
+    world = with_sequence(count(world, submitted=1), seq)
+    wanted, limit = entry_pages(world, seq), world.pages.num_pages - 1
+    if room < 0 or wanted > limit:
+        message = (
+            f"the prompt has {request.prompt_tokens} tokens and needs {wanted} pages to enter; the "
+            f"context is {world.limits.max_context} tokens (--model-max-context) and the pool has "
+            f"{limit} pages (--vram-kv-pool-bytes)"
+        )
+        return finish(world, seq, FinishReason.ERROR, now_ms, message)
+    return replace(world, queue=(*world.queue, request.id))
+
+
+def cancel(
+    world: World, request_id: int, now_ms: float, reason: FinishReason = FinishReason.CANCELLED
+) -> World:
+    """End a request in whatever phase it is; one that has ended already is left alone.
+
+    What it had captured stays, also what is captured by a round under way. A prefill that is not
+    through leaves its last page boundary behind.
+    """
+    seq = world.sequences.get(request_id)
+    if seq is None:
+        return world
+    if seq.phase is Phase.PREFILLING:
+        world = interrupt(world, seq)
+    return finish(world, seq, reason, now_ms)
+
+
+def hold(world: World, request_id: int, held: bool) -> World:
+    """Pause a request whose reader is behind, or let it go on."""
+    seq = world.sequences.get(request_id)
+    if seq is None or seq.held is held:
+        return world
+    return with_sequence(count(world, holds=held), replace(seq, held=held))
+
+
+def take_events(world: World) -> tuple[World, tuple[Event, ...]]:
+    """The events that are due, and the world without them."""
+    return replace(world, events=()), world.events
+
+
+def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
+    """The next round, and the world in which it is under way; None when there is nothing to do.
+
+    When nothing can be done although lanes wait for pages, and no round is under way that could
+    free some, the lowest ranked of the waiting sequences ends with an error, rather than all wait
+    for ever.
+    """
+    while True:
+        planned, work = _plan(world, now_ms)
+        if work is not None:
+            return planned, work
+        victim = _unplaceable(planned, now_ms)
+        if victim is None:
+            return planned, None
+        message = (
+            f"no page for the next token: wanted 1, free 0 of {world.pages.num_pages - 1}, after "
+            f"{victim.position} tokens in {len(victim.table)} pages; raise --vram-kv-pool-bytes, "
+            "or lower max_tokens or --spec-decode-lanes"
+        )
+        world = count(finish(planned, victim, FinishReason.ERROR, now_ms, message), unplaced=1)
+
+
+def _plan(world: World, now_ms: float) -> tuple[World, Round | None]:
+    number = world.next_round
+    world, saves = plan_saves(world, now_ms)
+    world, decode = _plan_decode(world, now_ms)
+    world, starts = admit_all(world, now_ms)
+    world, prefill = _plan_prefill(world, bool(decode), now_ms)
+    if not (saves or starts or prefill or decode):
+        return world, None
+    under_way = InFlight(number, now_ms, prefill is not None, len(decode))
+    world = replace(world, next_round=number + 1, in_flight=(*world.in_flight, under_way))
+    return world, Round(number, saves, starts, prefill, decode)
+
+
+def _unplaceable(world: World, now_ms: float) -> Sequence | None:
+    """Whom to give up when every lane waits for a page; None while anything may still change."""
+    if world.in_flight or any(seq.held for seq in world.running):
+        return None
+    parked = [seq for seq in world.running if seq.parked]
+    ranked = sorted(parked, key=lambda seq: (seq.request.cls is Class.INTERACTIVE, *_latest(seq)))
+    return ranked[0] if ranked else None
+
+
+def _latest(seq: Sequence) -> tuple[float, int]:
+    return -seq.request.arrival_ms, -seq.request.id
+
+
+def _plan_decode(world: World, now_ms: float) -> tuple[World, tuple[DecodeLane, ...]]:
+    """One step for every decoding lane that has a page for it, the best standing served first."""
+    steps: list[DecodeLane] = []
+    lanes = [
+        seq
+        for seq in world.running
+        if seq.phase is Phase.DECODING and not seq.held and seq.issued < seq.limit_tokens
+    ]
+    for seq in sorted(lanes, key=lambda seq: standing(seq, world.limits, now_ms)):
+        world, seq = _grow(world, seq, now_ms)
+        if not seq.parked:
+            assert seq.lane is not None, f"request {seq.request.id} decodes without a lane"
+            steps.append(DecodeLane(seq.request.id, seq.lane, seq.position, seq.table))
+            seq = replace(seq, position=seq.position + 1, issued=seq.issued + 1)
+        world = with_sequence(world, seq)
+    return world, tuple(sorted(steps, key=lambda step: step.lane))
+
+
+def _grow(world: World, seq: Sequence, now_ms: float) -> tuple[World, Sequence]:
+    """Give a lane the page for its next token, and the pages ahead of it while some are free.
+
+    Retained states give way for the page that is needed now, not for those ahead. A lane that gets
+    no page is parked, and tried again in every round.
+    """
+    needed = pages_for(seq.position + 1) - len(seq.table)
+    ahead = min(seq.total_tokens, seq.position + 1 + world.limits.ahead_tokens)
+    wanted = max(pages_for(ahead) - len(seq.table), needed)
+    if wanted <= 0:
+        return world, replace(seq, parked=False)
+    if needed > 0:
+        roomy = make_room(world, needed, now_ms)
+        if roomy is None:
+            return count(world, parks=not seq.parked), replace(seq, parked=True)
+        world = roomy
+    pages, new = world.pages.take(max(min(wanted, world.pages.num_free), needed))
+    return replace(world, pages=pages), replace(seq, table=(*seq.table, *new), parked=False)
+
+
+def _plan_prefill(
+    world: World, others_decode: bool, now_ms: float
+) -> tuple[World, PrefillWork | None]:
+    """One chunk of the prompt of best standing, unless it is the turn of decoding."""
+    reading = [seq for seq in world.running if seq.phase is Phase.PREFILLING]
+    if not reading or (others_decode and not may_prefill(world)):
+        return world, None
+    seq = min(reading, key=lambda seq: standing(seq, world.limits, now_ms))
+    request, start = seq.request, seq.position
+    end = min(start + world.limits.chunk_tokens, request.prompt_tokens)
+    world, seq, end, captures = plan_captures(world, seq, end, now_ms)
+    last = end == request.prompt_tokens
+    assert seq.lane is not None, f"request {request.id} prefills without a lane"
+    assert last or end % PAGE_TOKENS == 0, f"chunk of request {request.id} ends at {end}"
+    work = PrefillWork(
+        sequence_id=request.id,
+        lane=seq.lane,
+        tokens=request.chain.tokens[start:end],
+        start=start,
+        table=seq.table,
+        captures=captures,
+        last=last,
+    )
+    phase = Phase.DECODING if last else Phase.PREFILLING
+    seq = replace(seq, position=end, phase=phase, issued=int(last))
+    return with_sequence(world, seq), work
+
+
+def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tuple[Event, ...]]:
+    """Fold an executed round in: publish what it captured, deliver what it sampled."""
+    assert world.in_flight, f"result of round {result.number}, but none is under way"
+    done = world.in_flight[0]
+    assert done.number == result.number, f"result of round {result.number}, not {done.number}"
+    world = replace(
+        world, in_flight=world.in_flight[1:], pace=paced(world.pace, world.limits, done, now_ms)
+    )
+    world = count(
+        world,
+        rounds=1,
+        prefill_chunks=done.prefill,
+        decode_steps=done.num_decode > 0,
+        computed_tokens=result.prefill_rows,
+    )
+    world = publish(world, result.number, frozenset(result.captured), now_ms)
+    world = _started(world, result.number)
+    for request_id, token in result.tokens.items():
+        world = _sampled(world, request_id, token, now_ms)
+    return take_events(world)
+
+
+def _started(world: World, number: int) -> World:
+    """Say what was reused: the claims of the round have been executed."""
+    for seq in world.running:
+        if seq.start_round == number and seq.lane is not None:
+            event = Started(seq.request.id, seq.lane, seq.reuse)
+            world = count(world, device_tokens=seq.reuse.cached_tokens)
+            world = replace(world, events=(*world.events, event))
+    return world
+
+
+def _sampled(world: World, request_id: int, token: int, now_ms: float) -> World:
+    seq = world.sequences.get(request_id)
+    if seq is None:
+        return count(world, late_tokens=1)
+    if seq.limit_tokens == 0:
+        return finish(world, seq, FinishReason.LENGTH, now_ms)
+    timings = seq.timings
+    gap = 0.0 if timings.last_token_ms is None else now_ms - timings.last_token_ms
+    timings = replace(
+        timings,
+        first_token_ms=now_ms if timings.first_token_ms is None else timings.first_token_ms,
+        last_token_ms=now_ms,
+        longest_gap_ms=max(timings.longest_gap_ms, gap),
+    )
+    seq = replace(seq, generated=seq.generated + 1, timings=timings)
+    world = count(with_sequence(world, seq), generated_tokens=1)
+    if token in seq.request.stop_ids:
+        return finish(world, seq, FinishReason.STOP, now_ms)
+    world = replace(world, events=(*world.events, Token(request_id, token)))
+    if seq.generated == seq.limit_tokens:
+        return finish(world, seq, FinishReason.LENGTH, now_ms)
+    return world

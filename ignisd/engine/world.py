@@ -1,0 +1,302 @@
+"""Everything the scheduler may see, as one frozen value, and the small changes others share."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from ignisd.engine.stats import Counters
+from ignisd.engine.types import (
+    Event,
+    Finish,
+    Finished,
+    FinishReason,
+    Phase,
+    Request,
+    Reuse,
+    Timings,
+)
+from state.chain import Chain
+from state.pages import PageLedger
+from state.retained import Kind
+from state.retention import Cut, RetentionPolicy
+from state.reuse import Match, Miss, ReuseIndex
+from state.slots import SlotLedger
+from state.spec import PAGE_TOKENS, Class, Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds that scheduling keeps.
+
+    Args:
+        num_lanes: sequences that may run at once.
+        max_context: most tokens of prompt and answer together.
+        chunk_tokens: most prompt tokens in one round; a multiple of the page.
+        max_captures_per_chunk: most images that one prefill chunk yields.
+        decode_share: percent of the time that prefill leaves to decoding, 0 to 99.
+        step_tokens: how far beyond its prompt a request is charged for when it enters.
+        headroom_steps: steps left free at entry for running requests that rank above.
+        ahead_tokens: how far ahead of itself a decoding lane keeps pages while some are free.
+        ageing_ms: wait after which an agent's request counts as interactive.
+        single_flight_tokens: what must be gained for a request to wait for another's prefix.
+        reuse: False neither uses nor leaves retained state, whatever requests say.
+    """
+
+    num_lanes: int
+    max_context: int
+    chunk_tokens: int = 1024
+    max_captures_per_chunk: int = 3
+    decode_share: int = 25
+    step_tokens: int = 2048
+    headroom_steps: int = 4
+    ahead_tokens: int = PAGE_TOKENS
+    ageing_ms: float = 60_000.0
+    single_flight_tokens: int = 512
+    reuse: bool = True
+
+    def __post_init__(self) -> None:
+        assert self.num_lanes >= 1, f"{self.num_lanes} lanes (--spec-decode-lanes)"
+        assert self.chunk_tokens >= PAGE_TOKENS, f"chunk of {self.chunk_tokens} tokens"
+        assert self.chunk_tokens % PAGE_TOKENS == 0, (
+            f"a chunk of {self.chunk_tokens} tokens is no multiple of the page of {PAGE_TOKENS} "
+            "(--model-prefill-chunk)"
+        )
+        assert self.max_captures_per_chunk >= 1, f"{self.max_captures_per_chunk} captures a chunk"
+        assert 0 <= self.decode_share <= 99, f"{self.decode_share} % (--model-decode-share)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A request in flight.
+
+    Args:
+        request: what was asked.
+        phase: QUEUED holds nothing; the others hold `lane` and `table`.
+        limit_tokens: most tokens to generate, the request's wish cut to the context.
+        looked: while queued, what the index answered, and which index: it is asked again only
+            when it has changed.
+        lane: row of the decode batch.
+        table: its pages in order, shared ones of the reused state first.
+        position: tokens that all rounds planned so far leave in its pages and state.
+        cuts: places still to be captured, ascending.
+        kept_at: deepest position claimed or planned to be captured.
+        displaced: states of others given up for periodic states of this one.
+        reuse: what was claimed, or why nothing was.
+        parent_id: the retained state that its next capture continues.
+        issued: tokens that planned rounds sample, those not yet fetched included.
+        generated: tokens fetched.
+        parked: waits for a page.
+        held: waits for its reader.
+        start_round: number of the round that begins it in its lane.
+        timings: when things happened.
+    """
+
+    request: Request
+    limit_tokens: int
+    timings: Timings
+    phase: Phase = Phase.QUEUED
+    looked: tuple[ReuseIndex, Match | Miss] | None = None
+    lane: int | None = None
+    table: tuple[int, ...] = ()
+    position: int = 0
+    cuts: tuple[Cut, ...] = ()
+    kept_at: int = 0
+    displaced: int = 0
+    reuse: Reuse = field(default_factory=Reuse)
+    parent_id: int | None = None
+    issued: int = 0
+    generated: int = 0
+    parked: bool = False
+    held: bool = False
+    start_round: int | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and the longest answer together."""
+        return self.request.prompt_tokens + self.limit_tokens
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it may leave retained state."""
+        return self.request.reuse
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A capture under way: it holds a slot and a share of its pages until its round is committed.
+
+    It is independent of its sequence, which may be cancelled meanwhile. Not findable yet.
+    """
+
+    round_number: int
+    retained_id: int
+    sequence_id: int
+    parent_id: int | None
+    slot: int
+    kind: Kind
+    chain: Chain
+    length: int
+    table: tuple[int, ...]
+    cls: Class
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A cancelled prefill whose state still stands in its lane, to be saved by the next round."""
+
+    lane: int
+    sequence_id: int
+    parent_id: int | None
+    chain: Chain
+    length: int
+    table: tuple[int, ...]
+    cls: Class
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A round that was planned and is not committed."""
+
+    number: int
+    planned_ms: float
+    prefill: bool
+    num_decode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What `--model-decode-share` needs to know of the past.
+
+    Args:
+        debt_ms: time that decoding is still owed before the next prefill chunk.
+        chunk_ms: what the last prefill chunk took.
+        decode_ms: what the last decode step took on its own.
+        committed_ms: when the last round was committed.
+    """
+
+    debt_ms: float = 0.0
+    chunk_ms: float = 0.0
+    decode_ms: float = 0.0
+    committed_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The host's whole picture. Functions take one and return the next; none is ever changed.
+
+    Args:
+        queue: ids of QUEUED sequences in order of arrival.
+        pending: captures under way, in order of rounds and positions.
+        interrupted: lanes to be saved by the next round.
+        in_flight: rounds dispatched and not committed, oldest first.
+        events: not yet delivered.
+    """
+
+    limits: Limits
+    policy: RetentionPolicy
+    pages: PageLedger
+    slots: SlotLedger
+    index: ReuseIndex
+    sequences: Mapping[int, Sequence] = field(default_factory=lambda: MappingProxyType({}))
+    queue: tuple[int, ...] = ()
+    pending: tuple[Pending, ...] = ()
+    interrupted: tuple[Interrupted, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
+    events: tuple[Event, ...] = ()
+    next_retained_id: int = 1
+    next_round: int = 1
+    pace: Pace = field(default_factory=Pace)
+    counters: Counters = field(default_factory=Counters)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that hold a lane."""
+        return tuple(seq for seq in self.sequences.values() if seq.lane is not None)
+
+
+def new_world(
+    limits: Limits,
+    policy: RetentionPolicy,
+    fingerprint: Fingerprint,
+    *,
+    num_pages: int,
+    num_device_slots: int,
+    num_host_slots: int,
+) -> World:
+    """An empty world. `num_pages` counts the null page."""
+    return World(
+        limits=limits,
+        policy=policy,
+        pages=PageLedger.empty(num_pages),
+        slots=SlotLedger.empty(num_device_slots, num_host_slots),
+        index=ReuseIndex.empty(fingerprint),
+    )
+
+
+def pages_for(num_tokens: int) -> int:
+    """Pages that so many tokens fill, the last one perhaps in part."""
+    return -(-num_tokens // PAGE_TOKENS)
+
+
+def with_sequence(world: World, seq: Sequence) -> World:
+    """The world with one sequence put in or replaced."""
+    return replace(world, sequences=MappingProxyType({**world.sequences, seq.request.id: seq}))
+
+
+def standing(seq: Sequence, limits: Limits, now_ms: float) -> tuple[int, float, int]:
+    """Sorts sequences by who is served first: class, then arrival; waiting turns agents up."""
+    request = seq.request
+    aged = now_ms - request.arrival_ms >= limits.ageing_ms
+    interactive = request.cls is Class.INTERACTIVE or aged
+    return (0 if interactive else 1, request.arrival_ms, request.id)
+
+
+def free_lane(world: World) -> int | None:
+    """The lowest lane that no sequence holds."""
+    used = {seq.lane for seq in world.running}
+    return next((lane for lane in range(world.limits.num_lanes) if lane not in used), None)
+
+
+def finish(
+    world: World, seq: Sequence, reason: FinishReason, now_ms: float, message: str | None = None
+) -> World:
+    """End a sequence: drop what it holds, once, and say so.
+
+    Its pages and lane are free at once, even while a dispatched round still writes to them. That
+    is safe because the device executes rounds in order and this world only plans later ones: who
+    takes a freed page or lane next writes it after the last stray write, and reads of it only what
+    it wrote itself. Captures under way hold shares of their own.
+    """
+    request = seq.request
+    done = Finish(
+        request_id=request.id,
+        name=request.name,
+        cls=request.cls,
+        reason=reason,
+        prompt_tokens=request.prompt_tokens,
+        generated_tokens=seq.generated,
+        reuse=seq.reuse,
+        timings=replace(seq.timings, finished_ms=now_ms),
+        lane=seq.lane,
+        message=message,
+    )
+    sequences = {key: value for key, value in world.sequences.items() if key != request.id}
+    return replace(
+        world,
+        pages=world.pages.drop(seq.table),
+        sequences=MappingProxyType(sequences),
+        queue=tuple(key for key in world.queue if key != request.id),
+        events=(*world.events, Finished(request.id, done)),
+        counters=world.counters.tally("finished", reason),
+    )
+
+
+def tally(world: World, name: str, key: enum.StrEnum) -> World:
+    """The world with one labelled counter raised by one."""
+    return replace(world, counters=world.counters.tally(name, key))
+
+
+def count(world: World, **amounts: int) -> World:
+    """The world with plain counters raised."""
+    return replace(world, counters=world.counters.add(**amounts))
