@@ -11,7 +11,7 @@ from pallas_kernels.testing import PAGE_TOKENS, Array, normals, unit_rows
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`tokens` tokens, padded to whole tiles; `kept` lists the tiles whose end states are wanted."""
+    """`tokens` tokens, padded to whole tiles; `kept` lists the tiles whose states are wanted."""
 
     name: str
     tokens: int

@@ -16,6 +16,7 @@ of 2**-8. Float32 pages are multiplied as they are.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +26,19 @@ from jax.experimental.pallas import triton as pltriton
 
 PAGES_PER_SPLIT = 16
 MIN_DOT_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Rows of a page that one step of the loop takes, and how Triton is to run it."""
+
+    rows: int
+    num_warps: int
+    num_stages: int
+
+
+BF16_TILING = Tiling(rows=32, num_warps=4, num_stages=2)
+F32_TILING = Tiling(rows=16, num_warps=4, num_stages=1)
 
 
 def paged_attention_decode(
@@ -85,6 +99,7 @@ def _attend_splits(
     lanes, kv_heads, rows, width = grouped.shape
     num_pages, _, page_tokens, _ = k_pages.shape
     splits = pl.cdiv(table.shape[1], pages_per_split)
+    tiling = BF16_TILING if k_pages.dtype == jnp.uint16 else F32_TILING
     pool = pl.BlockSpec(
         (num_pages, None, page_tokens, width), lambda lane, head, split: (0, head, 0, 0)
     )
@@ -92,7 +107,9 @@ def _attend_splits(
         (None, None, None, rows), lambda lane, head, split: (lane, head, split, 0)
     )
     acc, top, total = pl.pallas_call(
-        functools.partial(attend_split_kernel, pages_per_split=pages_per_split),
+        functools.partial(
+            attend_split_kernel, pages_per_split=pages_per_split, tile_rows=tiling.rows
+        ),
         out_shape=(
             jax.ShapeDtypeStruct((lanes, kv_heads, splits, rows, width), jnp.float32),
             jax.ShapeDtypeStruct((lanes, kv_heads, splits, rows), jnp.float32),
@@ -114,7 +131,9 @@ def _attend_splits(
             partial,
             partial,
         ),
-        compiler_params=pltriton.CompilerParams(num_warps=4, num_stages=2),
+        compiler_params=pltriton.CompilerParams(
+            num_warps=tiling.num_warps, num_stages=tiling.num_stages
+        ),
         interpret=interpret,
         name="paged_attention_decode_split",
     )(grouped, k_pages, v_pages, table, lengths)
@@ -167,31 +186,34 @@ def attend_split_kernel(
     total_ref: Any,
     *,
     pages_per_split: int,
+    tile_rows: int,
 ) -> None:
     """One split of one KV head: q [rows, d], k and v [P, 64, d], table [N], length []."""
     rows, width = q_ref.shape
     page_tokens = k_ref.shape[1]
-    first = pl.program_id(2) * pages_per_split
+    tiles_per_page = page_tokens // tile_rows
+    first = pl.program_id(2) * pages_per_split * tiles_per_page
     length = length_ref[...]
-    live_pages = jnp.minimum(first + pages_per_split, pl.cdiv(length, page_tokens))
+    end = jnp.minimum(first + pages_per_split * tiles_per_page, pl.cdiv(length, tile_rows))
 
-    def attend_page(index: jax.Array, carry: Any) -> Any:
+    def attend_tile(tile: jax.Array, carry: Any) -> Any:
         acc, top, total = carry
-        page = table_ref[index]
-        written = length - index * page_tokens
-        columns = jax.lax.broadcasted_iota(jnp.int32, (rows, page_tokens), 1)
-        scores = _product(q_ref[...], k_ref[page], contract_rows=False)
+        page = table_ref[tile // tiles_per_page]
+        inside = pl.ds(tile % tiles_per_page * tile_rows, tile_rows)
+        written = length - tile * tile_rows
+        columns = jax.lax.broadcasted_iota(jnp.int32, (rows, tile_rows), 1)
+        scores = _product(q_ref[...], k_ref[page, inside], contract_rows=False)
         scores = jnp.where(columns < written, scores, -jnp.inf)
         new_top = jnp.maximum(top, jnp.max(scores, axis=1))
         weights = jnp.exp(scores - new_top[:, None])
         shrink = jnp.exp(top - new_top)
         # A weight of zero does not silence a NaN, and rows past the length hold anything.
-        below = jax.lax.broadcasted_iota(jnp.int32, (page_tokens, width), 0)
-        values = jnp.where(below < written, v_ref[page], jnp.zeros((), v_ref.dtype))
+        below = jax.lax.broadcasted_iota(jnp.int32, (tile_rows, width), 0)
+        values = jnp.where(below < written, v_ref[page, inside], jnp.zeros((), v_ref.dtype))
         acc = acc * shrink[:, None] + _product(weights, values, contract_rows=True)
         return acc, new_top, total * shrink + jnp.sum(weights, axis=1)
 
-    @pl.when(first * page_tokens < length)
+    @pl.when(first < end)
     def _() -> None:
         start = (
             jnp.zeros((rows, width), jnp.float32),
@@ -199,7 +221,7 @@ def attend_split_kernel(
             jnp.zeros((rows,), jnp.float32),
         )
         acc_ref[...], top_ref[...], total_ref[...] = jax.lax.fori_loop(
-            first, live_pages, attend_page, start
+            first, end, attend_tile, start
         )
 
 
