@@ -2,19 +2,21 @@
 
     IgnisError
     ├── ConfigError             a flag, a file or a checkpoint does not fit; the start is refused
-    ├── RequestError            400 invalid_value: the request is wrong and stays wrong when repeated
+    ├── RequestError            400 invalid_value: the request is wrong, and stays so
     │   ├── UnsupportedValue    400 unsupported_value
     │   ├── ContextLengthExceeded  400 context_length_exceeded
     │   ├── Unauthorized        401 invalid_api_key
     │   ├── ModelNotFound       404 model_not_found
     │   ├── RouteNotFound       404 route_not_found
     │   ├── MethodNotAllowed    405 method_not_allowed
+    │   ├── BodyTimeout         408 body_timeout
     │   ├── BodyTooLarge        413 body_too_large
     │   └── UnsupportedMediaType  415 unsupported_media_type
     ├── Unavailable             503: the same request may succeed after `retry_after_s`
     │   ├── Overloaded          429 queue_full
     │   ├── Loading             503 loading
     │   └── Draining            503 draining
+    ├── RequestTimeout          504 request_timeout: the answer took longer than is allowed
     └── EngineFailure           500 engine_error: the engine died or dropped this request
 
 Each class carries what an HTTP answer needs: `status`, `code`, `type` and whether a client may try
@@ -116,6 +118,17 @@ class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
 
 
+class BodyTimeout(RequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "body_timeout"
+    retry = True
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"The request body did not arrive within {limit_s:g} s.")
+
+
 class BodyTooLarge(RequestError):
     """The body is over the limit; it was not parsed.
 
@@ -193,6 +206,17 @@ class Draining(Unavailable):
         super().__init__(
             "The server is draining and takes no new requests.", retry_after_s=retry_after_s
         )
+
+
+class RequestTimeout(IgnisError):
+    """A plain answer was not complete in time; the request was cancelled."""
+
+    status = 504
+    code = "request_timeout"
+    type = "timeout_error"
+
+    def __init__(self, limit_s: float, flag: str = "--server-request-timeout") -> None:
+        super().__init__(f"The answer was not complete within {limit_s:g} s ({flag}).")
 
 
 class EngineFailure(IgnisError):

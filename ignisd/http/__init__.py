@@ -1,0 +1,1 @@
+"""HTTP in and out: thin handlers over the chat package and an engine."""

@@ -1,0 +1,116 @@
+"""The ASGI application: routes, and one shape for every error."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ignisd.errors import EngineFailure, IgnisError, MethodNotAllowed, RequestError, RouteNotFound
+from ignisd.http.answers import JsonResponse, error_response
+from ignisd.http.body import ClientGone
+from ignisd.http.chat import ChatCompletions
+from ignisd.http.counters import HttpCounters
+from ignisd.http.guard import Guard
+from ignisd.http.health import health
+from ignisd.http.intake import Intake
+from ignisd.http.metrics import Metrics
+from ignisd.http.models import describe_model, list_models
+from ignisd.http.options import HttpOptions
+from ignisd.http.service import Service
+
+_METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def build_app(service: Service, options: HttpOptions) -> Starlette:
+    """The application over a service, which may still be loading.
+
+    Everything that it needs is in the arguments; two applications share nothing.
+    """
+    counters = HttpCounters()
+    intake = Intake(options)
+    metrics = Metrics(service, counters)
+    chat = ChatCompletions(service, intake, options, counters)
+
+    async def answer_chat(request: Request) -> Response:
+        return await chat(request)
+
+    async def answer_models(request: Request) -> Response:
+        return JsonResponse(list_models(service))
+
+    async def answer_model(request: Request) -> Response:
+        return JsonResponse(describe_model(service, request.path_params["name"]))
+
+    async def answer_health(request: Request) -> Response:
+        status, body = health(service, options.stall_s)
+        return JsonResponse(body, status)
+
+    async def answer_metrics(request: Request) -> Response:
+        return Response(metrics.render(), media_type=_METRICS_TYPE)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        intake.close()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", answer_chat, methods=["POST"]),
+            Route("/v1/models", answer_models),
+            Route("/v1/models/{name:path}", answer_model),
+            Route("/health", answer_health),
+            Route("/metrics", answer_metrics),
+        ],
+        middleware=[Middleware(Guard, options=options, on_error=counters.count_error)],
+        exception_handlers=_error_handlers(counters),
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _error_handlers(
+    counters: HttpCounters,
+) -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
+    def answered(error: IgnisError) -> Response:
+        counters.count_error(error)
+        return error_response(error)
+
+    async def on_ignis_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, IgnisError)
+        return answered(error)
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = answered(_translated(request, error))
+        response.headers.update(error.headers or {})
+        return response
+
+    async def on_bug(_: Request, __: Exception) -> Response:
+        # What went wrong is in the log of the server, and nothing of it in the answer.
+        return answered(EngineFailure("The server failed on this request."))
+
+    async def on_client_gone(_: Request, __: Exception) -> Response:
+        return Response(status_code=499)
+
+    return {
+        IgnisError: on_ignis_error,
+        HTTPException: on_http_exception,
+        ClientGone: on_client_gone,
+        Exception: on_bug,
+    }
+
+
+def _translated(request: Request, error: HTTPException) -> IgnisError:
+    path = request.url.path
+    if error.status_code == 404:
+        return RouteNotFound(f"There is no {path} here.")
+    if error.status_code == 405:
+        return MethodNotAllowed(f"{path} does not take {request.method}.")
+    return RequestError(error.detail)

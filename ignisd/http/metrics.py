@@ -1,0 +1,175 @@
+"""GET /metrics: everything is read from the engine at the time of the scrape."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from ignisd import __version__
+from ignisd.engine.stats import EngineStats
+from ignisd.http.counters import Histogram, HttpCounters
+from ignisd.http.service import Service, ServicePhase
+
+_PREFIX = "ignis_"
+
+Label = TypeVar("Label", bound=str)
+
+
+class ServiceCollector(Collector):
+    """Turns the engine's stats and HTTP's counters into metric families."""
+
+    def __init__(self, service: Service, counters: HttpCounters) -> None:
+        self._service = service
+        self._counters = counters
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; those of the engine only once there is one."""
+        yield _gauge(
+            "build_info", "Always 1; the label tells the version.", "version", {__version__: 1}
+        )
+        phases = {phase: int(phase is self._service.phase) for phase in ServicePhase}
+        yield _gauge("phase", "1 for where the daemon stands, 0 for the others.", "phase", phases)
+        yield _value("load_progress", "Loaded share of the model, 0 to 1.", self._service.progress)
+        yield from self._http()
+        engine = self._service.engine
+        if engine is not None:
+            stats = engine.stats()
+            yield from _occupancy(stats)
+            yield from _requests(stats)
+            yield from _reuse(stats)
+            yield from _rounds(stats)
+
+    def _http(self) -> Iterator[Metric]:
+        counters = self._counters
+        yield _counter(
+            "http_errors",
+            "Errors answered, or sent at a stream's end, by code.",
+            "code",
+            counters.errors,
+        )
+        answers = {reason: counters.answers[reason] for reason in ("stop", "length")}
+        yield _counter("answers", "Answers completed, by finish reason.", "reason", answers)
+        yield _histogram("ttft_seconds", "From arrival to the first token.", counters.ttft_s)
+        yield _histogram(
+            "inter_token_seconds",
+            "Mean time between the tokens of an answer.",
+            counters.inter_token_s,
+        )
+        yield _histogram(
+            "request_duration_seconds", "From arrival to the end of an answer.", counters.duration_s
+        )
+
+
+class Metrics:
+    """Renders the exposition format from a registry of its own."""
+
+    def __init__(self, service: Service, counters: HttpCounters) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(ServiceCollector(service, counters))
+
+    def render(self) -> bytes:
+        """The text of one scrape."""
+        return generate_latest(self._registry)
+
+
+def _occupancy(stats: EngineStats) -> Iterator[Metric]:
+    yield _value("engine_alive", "1 while the engine runs.", int(stats.alive))
+    yield _value(
+        "engine_idle_seconds", "Time since the engine last made progress.", stats.idle_ms / 1000
+    )
+    running = {
+        "queued": stats.num_queued,
+        "prefilling": stats.num_prefilling,
+        "decoding": stats.num_decoding,
+        "parked": stats.num_parked,
+    }
+    yield _gauge("requests", "Requests in the engine, by state.", "state", running)
+    yield _value("queue_limit", "Most requests that may wait.", stats.queue_limit)
+    yield _value("lanes", "Lanes of the decode batch.", stats.num_lanes)
+    used = stats.num_pages - stats.num_pages_free
+    pages = {"used": used, "free": stats.num_pages_free}
+    yield _gauge("pool_pages", "Pages of the KV pool.", "owner", pages)
+    used = stats.num_slots - stats.num_slots_free
+    slots = {"used": used, "free": stats.num_slots_free}
+    yield _gauge("retained_slots", "Slots for images.", "owner", slots)
+
+
+def _requests(stats: EngineStats) -> Iterator[Metric]:
+    counters = stats.counters
+    yield _count("requests_submitted", "Requests taken in.", counters.submitted)
+    yield _count("requests_refused", "Requests turned away by a full queue.", counters.refused)
+    yield _counter("requests_finished", "Requests ended, by reason.", "reason", counters.finished)
+    prompt = {"computed": counters.computed_tokens, "device": counters.device_tokens}
+    yield _counter("prompt_tokens", "Prompt tokens, by where they came from.", "source", prompt)
+    yield _count("generated_tokens", "Tokens sampled.", counters.generated_tokens)
+    yield _count("late_tokens", "Tokens sampled for requests that had ended.", counters.late_tokens)
+
+
+def _reuse(stats: EngineStats) -> Iterator[Metric]:
+    counters = stats.counters
+    yield _count("lookups", "Admissions that looked for retained state.", counters.lookups)
+    yield _count("queried_tokens", "Prompt tokens of these.", counters.queried_tokens)
+    yield _count(
+        "matched_tokens", "Prompt tokens that agreed with retained state.", counters.matched_tokens
+    )
+    yield _counter("hits", "Claims, by kind of the state claimed.", "kind", counters.hits)
+    yield _counter("misses", "Admissions without a claim, by reason.", "reason", counters.misses)
+    yield _counter("captured", "States published, by kind.", "kind", counters.captured)
+    yield _counter("captures_skipped", "States not kept, by reason.", "reason", counters.skipped)
+    discards = {"used": counters.discarded_used, "unused": counters.discarded_unused}
+    yield _counter("discards", "Retained states given up.", "use", discards)
+    yield _gauge("retained_states", "Retained states, by kind.", "kind", stats.retained)
+    yield _value("retained_tokens", "Sum of their lengths.", stats.retained_tokens)
+
+
+def _rounds(stats: EngineStats) -> Iterator[Metric]:
+    counters = stats.counters
+    yield _count("rounds", "Rounds committed.", counters.rounds)
+    yield _count("prefill_chunks", "Rounds with a prefill chunk.", counters.prefill_chunks)
+    yield _count("decode_steps", "Rounds with a decode step.", counters.decode_steps)
+    yield _count("parks", "Times that a lane began to wait for a page.", counters.parks)
+    yield _count("holds", "Times that a request waited for its reader.", counters.holds)
+    yield _count("unplaced", "Requests ended for want of a page.", counters.unplaced)
+    parts = {
+        "plan": stats.plan_ms / 1000,
+        "device": stats.device_ms / 1000,
+        "deliver": stats.deliver_ms / 1000,
+    }
+    yield _counter("round_seconds", "Time spent in rounds, by part.", "part", parts)
+
+
+def _value(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(_PREFIX + name, help_text, value=value)
+
+
+def _count(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(_PREFIX + name, help_text, value=value)
+
+
+def _gauge(name: str, help_text: str, label: str, values: Mapping[Label, float]) -> Metric:
+    return _labelled(GaugeMetricFamily(_PREFIX + name, help_text, labels=[label]), values.items())
+
+
+def _counter(name: str, help_text: str, label: str, values: Mapping[Label, float]) -> Metric:
+    return _labelled(CounterMetricFamily(_PREFIX + name, help_text, labels=[label]), values.items())
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[str, float]]
+) -> Metric:
+    for label, value in values:
+        family.add_metric([str(label)], value)
+    return family
+
+
+def _histogram(name: str, help_text: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(_PREFIX + name, help_text)
+    family.add_metric([], buckets=list(histogram.buckets()), sum_value=histogram.sum)
+    return family

@@ -1,0 +1,54 @@
+"""What the HTTP layer is told: limits, keys, clocks."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+def _fresh_seed() -> int:
+    return secrets.randbits(32)
+
+
+def _fresh_name() -> str:
+    return secrets.token_hex(12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Bounds and sources of the HTTP layer.
+
+    Args:
+        api_keys: any of them opens every route; none means no key is asked for.
+        max_body_bytes: larger bodies are refused unparsed.
+        body_timeout_s: a body must have arrived by then.
+        ping_s: a stream that has been silent for so long gets a comment.
+        header_wait_s: how long a stream's headers wait for the outcome of the prompt's lookup, so
+            that they can tell it, or for an error, so that it has its own status.
+        write_timeout_s: a reader that takes nothing for so long loses its request.
+        request_timeout_s: limit of an answer that is not streamed; None is no limit.
+        stall_s: an engine that is busy but made no progress for so long counts as stalled.
+        num_workers: threads that parse, render and tokenize.
+        now_ms: the engine's clock, in milliseconds.
+        now_s: the wall clock, in Unix seconds.
+        draw_seed: a fresh 32-bit seed.
+        draw_name: a fresh identity for a request.
+    """
+
+    api_keys: tuple[str, ...] = ()
+    max_body_bytes: int = 16 << 20
+    body_timeout_s: float = 60.0
+    ping_s: float = 15.0
+    header_wait_s: float = 0.5
+    write_timeout_s: float = 60.0
+    request_timeout_s: float | None = None
+    stall_s: float = 30.0
+    num_workers: int = 2
+    now_ms: Callable[[], float] = _monotonic_ms
+    now_s: Callable[[], float] = time.time
+    draw_seed: Callable[[], int] = _fresh_seed
+    draw_name: Callable[[], str] = _fresh_name

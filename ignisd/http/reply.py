@@ -1,0 +1,111 @@
+"""One answer in the making: the engine's events as pieces of text, then the outcome."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Self
+
+from ignisd.chat.output import AnswerReader, Delta
+from ignisd.engine.stream import Stream
+from ignisd.engine.types import Finished, FinishReason, Reuse, Started, Timings, Token
+from ignisd.errors import Draining, EngineFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a request; `cached` of the prompt were not computed."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an answer ended. `finish_reason` is stop or length."""
+
+    finish_reason: str
+    usage: Usage
+    reuse: Reuse
+    timings: Timings
+
+
+Step = Started | Delta | Outcome
+
+
+class Reply:
+    """An asynchronous iterator over `Started`, `Delta`… and one `Outcome`.
+
+    A call that is cancelled loses nothing: the next one goes on where it stopped. Leaving
+    `async with` cancels the request unless it has finished.
+
+    Raises, from the iteration:
+        EngineFailure: the engine gave the request up.
+        Draining: the daemon cut the request off.
+    """
+
+    def __init__(self, stream: Stream, reader: AnswerReader) -> None:
+        self._stream = stream
+        self._reader = reader
+        self._steps: deque[Step] = deque()
+        self._cut = False
+        self._ended = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return self._stream.request.prompt_tokens
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Step:
+        while not self._steps:
+            if self._ended:
+                raise StopAsyncIteration
+            event = await anext(self._stream)
+            match event:
+                case Started():
+                    self._steps.append(event)
+                case Token(token=token):
+                    self._take_token(token)
+                case Finished():
+                    self._take_end(event)
+        return self._steps.popleft()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel the request unless it has finished."""
+        await self._stream.aclose()
+
+    def _take_token(self, token: int) -> None:
+        if self._cut:
+            return
+        self._steps.extend(self._reader.feed(token))
+        if self._reader.stopped:
+            self._cut = True
+            self._stream.stop()
+
+    def _take_end(self, event: Finished) -> None:
+        self._ended = True
+        finish, reader = event.finish, self._reader
+        if finish.reason is FinishReason.ERROR:
+            raise EngineFailure(finish.message or "The engine gave up this request.")
+        if finish.reason is FinishReason.CANCELLED:
+            raise Draining
+        self._steps.extend(reader.finish())
+        stopped = reader.stopped or finish.reason is FinishReason.STOP
+        usage = Usage(
+            prompt_tokens=finish.prompt_tokens,
+            cached_tokens=finish.cached_tokens,
+            # Past a stop string the engine may have been a few tokens ahead; they do not count.
+            completion_tokens=reader.num_tokens if self._cut else finish.generated_tokens,
+            reasoning_tokens=reader.num_reasoning_tokens,
+        )
+        reason = "stop" if stopped else "length"
+        self._steps.append(Outcome(reason, usage, finish.reuse, finish.timings))

@@ -1,0 +1,94 @@
+"""What stands behind the handlers: an engine and a model, or the reason why there is none yet."""
+
+import enum
+from typing import Protocol
+
+from ignisd.chat.checkpoint import ModelInfo
+from ignisd.engine.stats import EngineStats
+from ignisd.engine.stream import Stream
+from ignisd.engine.types import Request
+from ignisd.errors import Draining, EngineFailure, Loading
+
+
+class Engine(Protocol):
+    """As much of the engine as HTTP uses; both calls are made on the event loop and return soon."""
+
+    def submit(self, request: Request) -> Stream:
+        """Take a request in.
+
+        Raises:
+            Overloaded: the queue is full.
+            Draining: no new requests are taken.
+            EngineFailure: the engine is dead.
+        """
+        ...
+
+    def stats(self) -> EngineStats:
+        """A picture of the engine."""
+        ...
+
+
+class ServicePhase(enum.StrEnum):
+    """Where the daemon stands: LOADING, then READY, then DRAINING; FAILED from any of them."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Service:
+    """The daemon as the handlers see it. It belongs to the event loop, and the daemon moves it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phase = ServicePhase.LOADING
+        self.progress = 0.0
+        self.failure = ""
+        self._engine: Engine | None = None
+        self._model: ModelInfo | None = None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, once there is one; it stays while draining."""
+        return self._engine
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """The served model, once it is loaded."""
+        return self._model
+
+    def report_progress(self, progress: float) -> None:
+        """How much of the model is loaded, 0 to 1."""
+        self.progress = min(1.0, max(0.0, progress))
+
+    def set_ready(self, engine: Engine, model: ModelInfo) -> None:
+        """Requests are served from now on."""
+        self._engine, self._model = engine, model
+        self.phase, self.progress = ServicePhase.READY, 1.0
+
+    def set_draining(self) -> None:
+        """New requests are refused from now on; those under way go on."""
+        self.phase = ServicePhase.DRAINING
+
+    def set_failed(self, message: str) -> None:
+        """The daemon cannot serve any more; `message` says why, without paths or traces."""
+        self.phase, self.failure = ServicePhase.FAILED, message
+
+    def require(self) -> tuple[Engine, ModelInfo]:
+        """The engine and the model, for a new request.
+
+        Raises:
+            Loading, Draining, EngineFailure: there is nothing to serve it with.
+        """
+        match self.phase:
+            case ServicePhase.LOADING:
+                raise Loading(self.progress)
+            case ServicePhase.DRAINING:
+                raise Draining
+            case ServicePhase.FAILED:
+                raise EngineFailure(f"The engine has failed: {self.failure}.")
+            case ServicePhase.READY:
+                assert self._engine is not None
+                assert self._model is not None
+                return self._engine, self._model
