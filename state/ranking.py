@@ -2,33 +2,34 @@
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 
 from state.retained import Rank, Retained, rank, rank_key
 from state.spec import Class
 
 
 def in_order_of_victims(
-    ordered: Sequence[Retained], now_ms: float, ttl_ms: float
+    states: Iterable[Retained], in_order: Iterable[Retained], now_ms: float, ttl_ms: float
 ) -> Iterator[Retained]:
     """The states, lowest rank first; periodic ones by the gap that their loss leaves.
 
     Args:
-        ordered: all states, those of one salt together and in the order of their tokens, so that
-            a state comes before everything that extends it.
+        states: all of them.
+        in_order: the same, those of one salt together and in the order of their tokens, so that
+            a state comes before everything that extends it. Read only where it is needed.
         now_ms: the time.
         ttl_ms: as for `rank`.
     """
-    keyed = sorted((rank_key(one, now_ms, ttl_ms), at) for at, one in enumerate(ordered))
-    for held, group in groupby(keyed, key=lambda entry: entry[0][0]):
-        if held == Rank.PERIODIC:
-            yield from _by_gap(
-                [one for one in ordered if rank(one, now_ms, ttl_ms) >= Rank.PERIODIC],
-                {ordered[at].id for _, at in group},
-            )
+    held: dict[Rank, list[Retained]] = {}
+    for one in states:
+        held.setdefault(rank(one, now_ms, ttl_ms), []).append(one)
+    for level in sorted(held):
+        if level is Rank.PERIODIC:
+            periodic = {one.id for one in held[level]}
+            gone = {one.id for below in held if below < level for one in held[below]}
+            yield from _by_gap([one for one in in_order if one.id not in gone], periodic)
         else:
-            yield from (ordered[at] for _, at in group)
+            yield from sorted(held[level], key=rank_key)
 
 
 def _by_gap(ordered: Sequence[Retained], periodic: set[int]) -> Iterator[Retained]:

@@ -136,12 +136,9 @@ def rank(retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> R
     return held
 
 
-def rank_key(
-    retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS
-) -> tuple[int, bool, float, int]:
-    """Sorts states in the order in which they give way, except periodic ones among themselves.
+def rank_key(retained: Retained) -> tuple[bool, float, int]:
+    """Sorts states of one rank in the order in which they give way.
 
-    Agents' states go before interactive ones, then the least recently used; equal ones by age.
+    Agents' states go before interactive ones, then the least recently used, then the oldest.
     """
-    interactive = retained.cls is Class.INTERACTIVE
-    return rank(retained, now_ms, ttl_ms), interactive, retained.used_ms, retained.id
+    return retained.cls is Class.INTERACTIVE, retained.used_ms, retained.id

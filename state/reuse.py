@@ -9,15 +9,13 @@ import enum
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from state.chain import Chain
 from state.ranking import in_order_of_victims
 from state.retained import DEFAULT_TTL_MS, Kind, Retained
 from state.retention import resume_points
+from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Fingerprint
-
-Key = TypeVar("Key")
 
 NUM_REMEMBERED = 1024
 """Digests of discarded states that the index remembers, to tell an evicted state from none."""
@@ -85,23 +83,23 @@ class ReuseIndex:
     """
 
     fingerprint: Fingerprint
-    entries: dict[int, Retained]
+    entries: ShardMap[Retained]
     by_digest: dict[bytes, tuple[int, ...]]
     in_order: dict[bytes, tuple[int, ...]]
-    members: dict[int, tuple[int, ...]]
+    members: ShardMap[tuple[int, ...]]
     remembered: dict[bytes, None]
     next_conversation: int
 
     @staticmethod
     def empty(fingerprint: Fingerprint) -> "ReuseIndex":
         """Nothing retained."""
-        return ReuseIndex(fingerprint, {}, {}, {}, {}, {}, 1)
+        return ReuseIndex(fingerprint, ShardMap(), {}, {}, ShardMap(), {}, 1)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __iter__(self) -> Iterator[Retained]:
-        return iter(self.entries.values())
+        return self.entries.values()
 
     def __contains__(self, id: int) -> bool:
         return id in self.entries
@@ -129,15 +127,14 @@ class ReuseIndex:
             f"state {retained.id} is stamped {retained.fingerprint}, the index {self.fingerprint}"
         )
         parent = None if parent_id is None else self.entries.get(parent_id)
-        joins = parent is not None and self.members[parent.conversation][-1] == parent.id
-        conversation = parent.conversation if parent and joins else self.next_conversation
+        if parent is not None and self.members[parent.conversation][-1] == parent.id:
+            conversation, before = parent.conversation, self.members[parent.conversation]
+        else:
+            conversation, before = self.next_conversation, ()
         retained = replace(retained, conversation=conversation, superseded=False)
-        before = self.members.get(conversation, ())
-        entries = self.entries.copy()
-        entries[retained.id] = retained
-        if retained.kind.is_checkpoint:
-            for id in _superseded_by(retained, [entries[id] for id in before]):
-                entries[id] = replace(entries[id], superseded=True)
+        entries = self.entries.put(retained.id, retained)
+        for one in _superseded_by(retained, [entries[id] for id in before]):
+            entries = entries.put(one.id, replace(one, superseded=True))
         digest, salt = retained.digest, retained.chain.salt
         order = self.in_order.get(salt, ())
         at = bisect_right(order, retained.chain.raw, key=lambda id: entries[id].chain.raw)
@@ -149,9 +146,9 @@ class ReuseIndex:
             entries=entries,
             by_digest=self.by_digest | {digest: (*self.by_digest.get(digest, ()), retained.id)},
             in_order=self.in_order | {salt: (*order[:at], retained.id, *order[at:])},
-            members=self.members | {conversation: (*before, retained.id)},
+            members=self.members.put(conversation, (*before, retained.id)),
             remembered=remembered,
-            next_conversation=self.next_conversation + (not joins),
+            next_conversation=max(self.next_conversation, conversation + 1),
         )
 
     def remove(self, id: int, remember: bool = True) -> "ReuseIndex":
@@ -162,9 +159,8 @@ class ReuseIndex:
             remember: whether a request that would have matched is told that it was evicted.
         """
         retained = self._held(id)
-        digest, salt = retained.digest, retained.chain.salt
-        entries = self.entries.copy()
-        del entries[id]
+        digest, conversation = retained.digest, retained.conversation
+        members = _without(self.members[conversation], id)
         remembered = self.remembered
         if remember:
             remembered = {known: None for known in remembered if known != digest} | {digest: None}
@@ -172,10 +168,12 @@ class ReuseIndex:
                 del remembered[next(iter(remembered))]
         return ReuseIndex(
             fingerprint=self.fingerprint,
-            entries=entries,
-            by_digest=_without(self.by_digest, digest, id),
-            in_order=_without(self.in_order, salt, id),
-            members=_without(self.members, retained.conversation, id),
+            entries=self.entries.drop(id),
+            by_digest=_minus(self.by_digest, digest, id),
+            in_order=_minus(self.in_order, retained.chain.salt, id),
+            members=self.members.put(conversation, members)
+            if members
+            else self.members.drop(conversation),
             remembered=remembered,
             next_conversation=self.next_conversation,
         )
@@ -183,9 +181,8 @@ class ReuseIndex:
     def touch(self, id: int, now_ms: float) -> "ReuseIndex":
         """The state was claimed."""
         retained = self._held(id)
-        entries = self.entries.copy()
-        entries[id] = replace(retained, hits=retained.hits + 1, used_ms=now_ms)
-        return replace(self, entries=entries)
+        touched = replace(retained, hits=retained.hits + 1, used_ms=now_ms)
+        return replace(self, entries=self.entries.put(id, touched))
 
     def longest_match(self, chain: Chain, num_tokens: int) -> Match | Miss:
         """The longest retained state whose tokens are a strict prefix of the prompt's.
@@ -224,8 +221,9 @@ class ReuseIndex:
         The order is that of this index at `now_ms`; a state removed while the walk goes on does
         not change it.
         """
-        ordered = [self.entries[id] for order in self.in_order.values() for id in order]
-        return in_order_of_victims(ordered, now_ms, ttl_ms)
+        ids = (id for order in self.in_order.values() for id in order)
+        in_order = map(self.entries.__getitem__, ids)
+        return in_order_of_victims(list(self), in_order, now_ms, ttl_ms)
 
     def _held(self, id: int) -> Retained:
         retained = self.entries.get(id)
@@ -264,28 +262,29 @@ class ReuseIndex:
         return shared, diverged_at
 
 
-def _superseded_by(newest: Retained, before: list[Retained]) -> list[int]:
-    """Ids of the checkpoints that sink when `newest` joins their conversation.
+def _superseded_by(newest: Retained, before: list[Retained]) -> list[Retained]:
+    """The checkpoints that sink when `newest` joins their conversation.
 
     Two keep their rank: the newest, and the latest that opened a turn.
     """
+    if not newest.kind.is_checkpoint:
+        return []
     turn_opens = [one for one in (*before, newest) if one.kind is Kind.TURN_OPEN]
     kept = {newest.id} | {one.id for one in turn_opens[-1:]}
     return [
-        one.id
+        one
         for one in before
         if one.kind.is_checkpoint and not one.superseded and one.id not in kept
     ]
 
 
-def _without(held: dict[Key, tuple[int, ...]], key: Key, id: int) -> dict[Key, tuple[int, ...]]:
-    """The map with one id taken out, and its key too when nothing is left under it."""
-    changed = held.copy()
-    ids = held[key]
+def _minus(held: dict[bytes, tuple[int, ...]], key: bytes, id: int) -> dict[bytes, tuple[int, ...]]:
+    left = held | {key: _without(held[key], id)}
+    if not left[key]:
+        del left[key]
+    return left
+
+
+def _without(ids: tuple[int, ...], id: int) -> tuple[int, ...]:
     at = ids.index(id)
-    left = (*ids[:at], *ids[at + 1 :])
-    if left:
-        changed[key] = left
-    else:
-        del changed[key]
-    return changed
+    return (*ids[:at], *ids[at + 1 :])
