@@ -90,7 +90,9 @@ def read_generation_defaults(directory: Path, tokenizer: ChatTokenizer) -> Gener
         repetition_penalty=_number(config, "repetition_penalty", path, float),
     )
     eos = config.get("eos_token_id")
-    eos_ids = {int(each) for each in (eos if isinstance(eos, list) else [eos]) if each is not None}
+    eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    if not all(isinstance(each, int) for each in eos_ids):
+        raise ConfigError(f"{path}: eos_token_id is {eos!r}, but must be token ids")
     # The token that ends a message ends an answer, whatever the configuration forgot.
     for text in ("<|im_end|>", "<|endoftext|>"):
         known = tokenizer.token_id(text)

@@ -10,11 +10,22 @@ import codecs
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from ignisd.chat.tokenizer import ChatTokenizer
+from typing import Protocol
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
+
+
+class Vocabulary(Protocol):
+    """As much of a tokenizer as reading an answer takes."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to the text; none for special tokens."""
+        ...
+
+    def token_id(self, text: str) -> int | None:
+        """The id of the token that is spelled exactly so, if there is one."""
+        ...
 
 
 class Channel(enum.StrEnum):
@@ -108,7 +119,7 @@ class AnswerReader:
     """Reads one answer token by token.
 
     Args:
-        tokenizer: gives the tokens their bytes.
+        vocabulary: gives the tokens their bytes.
         stops: strings that end the answer; at most a few.
         in_reasoning: the prompt ended inside an open reasoning block.
 
@@ -118,11 +129,11 @@ class AnswerReader:
     """
 
     def __init__(
-        self, tokenizer: ChatTokenizer, stops: Sequence[str] = (), *, in_reasoning: bool = False
+        self, vocabulary: Vocabulary, stops: Sequence[str] = (), *, in_reasoning: bool = False
     ) -> None:
-        self._tokenizer = tokenizer
-        self._open = tokenizer.token_id(THINK_OPEN)
-        self._close = tokenizer.token_id(THINK_CLOSE)
+        self._vocabulary = vocabulary
+        self._open = vocabulary.token_id(THINK_OPEN)
+        self._close = vocabulary.token_id(THINK_CLOSE)
         self._decoder = TextDecoder()
         self._stop = StopMatcher(stops)
         self._reasoning = _NewlineTrimmer()
@@ -148,7 +159,7 @@ class AnswerReader:
             self.num_reasoning_tokens += 1
             self._channel = Channel.REASONING
             return ()
-        return self._pass(self._decoder.feed(self._tokenizer.token_bytes(token)))
+        return self._pass(self._decoder.feed(self._vocabulary.token_bytes(token)))
 
     def finish(self) -> tuple[Delta, ...]:
         """The pieces that were held back; call once, after the last token."""

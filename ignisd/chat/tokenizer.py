@@ -58,7 +58,7 @@ class ChatTokenizer:
         if not path.is_file():
             raise ConfigError(f"{path} is missing; a checkpoint needs its tokenizer")
         try:
-            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            tokenizer = Tokenizer.from_buffer(path.read_bytes())
         except ValueError as error:
             raise ConfigError(f"{path} is no tokenizer: {error}") from error
         return cls(tokenizer)
