@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ignisd.engine.admission import awaits_leader, entry_pages, headroom_pages, look_up
 from ignisd.engine.room import gainable
-from ignisd.engine.types import Phase
+from ignisd.engine.types import Phase, Round
 from ignisd.engine.world import World, free_lane, standing
 from state.check import check_ledgers, stranded
 from state.reuse import Match
@@ -21,7 +21,7 @@ def check_world(world: World) -> None:
         {seq.request.id: seq.table for seq in world.running},
         lanes={seq.request.id: seq.lane for seq in world.running if seq.lane is not None},
         captures={one.slot: one.retained_id for one in world.pending},
-        moves=[one.table for one in (*world.pending, *world.interrupted)],
+        moves=[one.table for one in world.pending] + [one.table for one in world.interrupted],
         written={seq.request.id: seq.position for seq in world.running},
     )
     lost = stranded(world.pages, world.slots, world.index)
@@ -72,14 +72,15 @@ def _check_captures(world: World) -> None:
     assert all(times == 1 for times in used.values()), f"lanes saved twice: {used}"
 
 
-def check_planned(world: World, now_ms: float) -> None:
+def check_planned(world: World, work: Round | None, now_ms: float) -> None:
     """Right after a plan: retained state delays nobody, and every lane to be saved was.
 
     The first in the queue that waits for pages alone lacks more than giving up all retained
-    states would bring. (Giving them up for nothing would not serve it sooner.)
+    states would bring. (Giving them up for nothing would not serve it sooner.) A prefill chunk is
+    planned after admission and may change who could enter; then the next plan tells.
     """
     assert not world.interrupted, f"{len(world.interrupted)} lanes were not saved by the plan"
-    if free_lane(world) is None:
+    if free_lane(world) is None or (work is not None and work.prefill is not None):
         return
     waiting = [world.sequences[key] for key in world.queue]
     for seq in sorted(waiting, key=lambda seq: standing(seq, world.limits, now_ms)):

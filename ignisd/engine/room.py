@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.world import World, count
 from state.chain import Chain
-from state.retained import Kind, Retained, rank_key
+from state.retained import Kind, Retained, rank, rank_key
 from state.spec import PAGE_TOKENS, Class
 
 
@@ -111,15 +111,17 @@ def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] |
     taken = world.slots.take(owner)
     if taken is None:
         lowest = next(world.index.victims(now_ms), None)
-        if lowest is None or rank_key(lowest, now_ms) >= rank_key(
-            _as_retained(world, wish, now_ms), now_ms
-        ):
+        if lowest is None or not _gives_way(lowest, _as_retained(world, wish, now_ms), now_ms):
             return SkipReason.NO_SLOT
         world = discard(world, lowest)
         taken = world.slots.take(owner)
         assert taken is not None, f"slot {lowest.slot} was given up and is not free"
     slots, slot = taken
     return replace(world, slots=slots, next_retained_id=owner + 1), slot
+
+
+def _gives_way(held: Retained, new: Retained, now_ms: float) -> bool:
+    return (rank(held, now_ms), rank_key(held)) < (rank(new, now_ms), rank_key(new))
 
 
 def _as_retained(world: World, wish: Wish, now_ms: float) -> Retained:

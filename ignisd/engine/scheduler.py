@@ -138,41 +138,53 @@ def _latest(seq: Sequence) -> tuple[float, int]:
 
 
 def _plan_decode(world: World, now_ms: float) -> tuple[World, tuple[DecodeLane, ...]]:
-    """One step for every decoding lane that has a page for it, the best standing served first."""
-    steps: list[DecodeLane] = []
+    """One step for every decoding lane that has a page for it."""
     lanes = [
         seq
         for seq in world.running
         if seq.phase is Phase.DECODING and not seq.held and seq.issued < seq.limit_tokens
     ]
-    for seq in sorted(lanes, key=lambda seq: standing(seq, world.limits, now_ms)):
-        world, seq = _grow(world, seq, now_ms)
-        if not seq.parked:
-            assert seq.lane is not None, f"request {seq.request.id} decodes without a lane"
-            steps.append(DecodeLane(seq.request.id, seq.lane, seq.position, seq.table))
-            seq = replace(seq, position=seq.position + 1, issued=seq.issued + 1)
+    lanes.sort(key=lambda seq: standing(seq, world.limits, now_ms))
+    for seq in lanes:
+        world = _next_page(world, seq, now_ms)
+    steps: list[DecodeLane] = []
+    for lane in lanes:
+        seq = world.sequences[lane.request.id]
+        if seq.parked:
+            continue
+        world, seq = _pages_ahead(world, seq)
+        assert seq.lane is not None, f"request {seq.request.id} decodes without a lane"
+        steps.append(DecodeLane(seq.request.id, seq.lane, seq.position, seq.table))
+        seq = replace(seq, position=seq.position + 1, issued=seq.issued + 1)
         world = with_sequence(world, seq)
     return world, tuple(sorted(steps, key=lambda step: step.lane))
 
 
-def _grow(world: World, seq: Sequence, now_ms: float) -> tuple[World, Sequence]:
-    """Give a lane the page for its next token, and the pages ahead of it while some are free.
+def _next_page(world: World, seq: Sequence, now_ms: float) -> World:
+    """Give a lane the page that its next token goes to; retained states give way for it.
 
-    Retained states give way for the page that is needed now, not for those ahead. A lane that gets
-    no page is parked, and tried again in every round.
+    A lane that gets none is parked, and tried again in every round, the best standing first.
     """
-    needed = pages_for(seq.position + 1) - len(seq.table)
+    if pages_for(seq.position + 1) <= len(seq.table):
+        return world
+    roomy = make_room(world, 1, now_ms)
+    if roomy is None:
+        if seq.parked:
+            return world
+        return with_sequence(count(world, parks=1), replace(seq, parked=True))
+    pages, new = roomy.pages.take(1)
+    seq = replace(seq, table=(*seq.table, *new), parked=False)
+    return with_sequence(replace(roomy, pages=pages), seq)
+
+
+def _pages_ahead(world: World, seq: Sequence) -> tuple[World, Sequence]:
+    """Give a lane the pages ahead of it, of those that are free when every lane has its next."""
     ahead = min(seq.total_tokens, seq.position + 1 + world.limits.ahead_tokens)
-    wanted = max(pages_for(ahead) - len(seq.table), needed)
+    wanted = min(pages_for(ahead) - len(seq.table), world.pages.num_free)
     if wanted <= 0:
-        return world, replace(seq, parked=False)
-    if needed > 0:
-        roomy = make_room(world, needed, now_ms)
-        if roomy is None:
-            return count(world, parks=not seq.parked), replace(seq, parked=True)
-        world = roomy
-    pages, new = world.pages.take(max(min(wanted, world.pages.num_free), needed))
-    return replace(world, pages=pages), replace(seq, table=(*seq.table, *new), parked=False)
+        return world, seq
+    pages, new = world.pages.take(wanted)
+    return replace(world, pages=pages), replace(seq, table=(*seq.table, *new))
 
 
 def _plan_prefill(
@@ -211,8 +223,11 @@ def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tup
     world = replace(
         world, in_flight=world.in_flight[1:], pace=paced(world.pace, world.limits, done, now_ms)
     )
+    late = sum(request_id not in world.sequences for request_id in result.tokens)
     world = count(
         world,
+        late_tokens=late,
+        generated_tokens=len(result.tokens) - late,
         rounds=1,
         prefill_chunks=done.prefill,
         decode_steps=done.num_decode > 0,
@@ -221,7 +236,9 @@ def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tup
     world = publish(world, result.number, frozenset(result.captured), now_ms)
     world = _started(world, result.number)
     for request_id, token in result.tokens.items():
-        world = _sampled(world, request_id, token, now_ms)
+        seq = world.sequences.get(request_id)
+        if seq is not None:
+            world = _sampled(world, seq, token, now_ms)
     return take_events(world)
 
 
@@ -235,10 +252,8 @@ def _started(world: World, number: int) -> World:
     return world
 
 
-def _sampled(world: World, request_id: int, token: int, now_ms: float) -> World:
-    seq = world.sequences.get(request_id)
-    if seq is None:
-        return count(world, late_tokens=1)
+def _sampled(world: World, seq: Sequence, token: int, now_ms: float) -> World:
+    """Deliver a token, or end the answer with it."""
     if seq.limit_tokens == 0:
         return finish(world, seq, FinishReason.LENGTH, now_ms)
     timings = seq.timings
@@ -250,10 +265,10 @@ def _sampled(world: World, request_id: int, token: int, now_ms: float) -> World:
         longest_gap_ms=max(timings.longest_gap_ms, gap),
     )
     seq = replace(seq, generated=seq.generated + 1, timings=timings)
-    world = count(with_sequence(world, seq), generated_tokens=1)
+    world = with_sequence(world, seq)
     if token in seq.request.stop_ids:
         return finish(world, seq, FinishReason.STOP, now_ms)
-    world = replace(world, events=(*world.events, Token(request_id, token)))
+    world = replace(world, events=(*world.events, Token(seq.request.id, token)))
     if seq.generated == seq.limit_tokens:
         return finish(world, seq, FinishReason.LENGTH, now_ms)
     return world

@@ -35,7 +35,7 @@ class Counters:
         finished: requests ended, by reason.
         computed_tokens: prompt tokens read, counted from rows that the device executed.
         device_tokens: prompt tokens that a claim made unnecessary to read.
-        generated_tokens: tokens sampled for requests that still wanted them.
+        generated_tokens: tokens sampled for requests that had not ended.
         late_tokens: tokens that arrived for a request that had ended.
         lookups: admissions that asked the index.
         queried_tokens: prompt tokens of those admissions.

@@ -1,0 +1,376 @@
+"""Random traffic through the scheduler and the fake device, with every promise checked.
+
+One seed decides everything: sizes, conversations, forks, retries, cancellations, pauses and the
+clock. A violated promise raises; a run that ends returns what it saw, so that a test can prove that
+the interesting things did happen.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ignisd.engine import scheduler
+from ignisd.engine.check import check_planned, check_world
+from ignisd.engine.room import flush, gainable
+from ignisd.engine.types import (
+    Event,
+    Finish,
+    Finished,
+    FinishReason,
+    Phase,
+    Request,
+    Round,
+    SamplingParams,
+    Started,
+    Token,
+)
+from ignisd.engine.world import Limits, World, new_world
+from state.chain import chain_of
+from state.retention import Marks, RetentionPolicy
+from state.spec import PAGE_TOKENS, Class, Fingerprint
+from tests.fake_device import VOCABULARY, FakeDevice, cold_answer
+
+STOP_IDS = frozenset({3, 77, 200})
+FINGERPRINT = Fingerprint.of(model="fake")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered conversation."""
+
+    tokens: tuple[int, ...]
+    marks: Marks
+
+
+@dataclass
+class Client:
+    """What one request was told so far."""
+
+    request: Request
+    cold: list[int]
+    answer: list[int] = field(default_factory=list)
+    started: Started | None = None
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run saw."""
+
+    world: World
+    clients: dict[int, Client]
+    num_rounds: int
+    phases_cancelled: Counter[Phase]
+
+    @property
+    def hits(self) -> int:
+        """Requests that reused something and were answered to the end."""
+        return sum(
+            1
+            for client in self.clients.values()
+            if client.finish is not None
+            and client.finish.cached_tokens > 0
+            and client.finish.reason in (FinishReason.STOP, FinishReason.LENGTH)
+        )
+
+
+class Traffic:
+    """Prompts that grow out of each other: systems, turns, retries, forks, edits."""
+
+    def __init__(self, rng: random.Random, max_context: int) -> None:
+        self.rng = rng
+        self.longest = max_context - 8
+        self.scale = rng.choice((0.25, 1.0))
+        self.systems = [self._words(self._upto(260)) for _ in range(2)]
+        self.seen: list[Prompt] = []
+
+    def _words(self, count: int) -> tuple[int, ...]:
+        return tuple(self.rng.randrange(VOCABULARY) for _ in range(count))
+
+    def _upto(self, most: int) -> int:
+        return self.rng.randint(1, max(int(most * self.scale), 1))
+
+    def next(self) -> Prompt:
+        """A new conversation, a turn more, the same again, or an edited tail."""
+        rng = self.rng
+        kind = rng.random()
+        if not self.seen or kind < 0.25:
+            prompt = self._fresh()
+        else:
+            known = rng.choice(self.seen[-6:])
+            if kind < 0.6:
+                prompt = self._next_turn(known)
+            elif kind < 0.8:
+                prompt = known
+            else:
+                prompt = self._edited(known)
+        self.seen.append(prompt)
+        return prompt
+
+    def _fresh(self) -> Prompt:
+        rng = self.rng
+        if rng.random() < 0.2:
+            tokens = self._words(rng.choice((1, 2, 63, 64, 65, 128, 129, self._upto(400))))
+            return self._cut(tokens, Marks())
+        system = rng.choice(self.systems)
+        tokens = system + self._words(self._upto(400))
+        marks = Marks(len(system), len(tokens), len(tokens))
+        return self._cut(tokens, marks)
+
+    def _next_turn(self, known: Prompt) -> Prompt:
+        answer = cold_answer(known.tokens, SamplingParams(), self.rng.randint(0, 40), frozenset())
+        tokens = known.tokens + tuple(answer) + self._words(self._upto(150))
+        turn_open = len(tokens) if self.rng.random() < 0.5 else known.marks.turn_open
+        return self._cut(tokens, Marks(known.marks.system_end, turn_open, len(tokens)))
+
+    def _edited(self, known: Prompt) -> Prompt:
+        keep = self.rng.randint(0, len(known.tokens) - 1)
+        tokens = known.tokens[:keep] + self._words(self._upto(200))
+        return self._cut(tokens, Marks(None, len(tokens), len(tokens)))
+
+    def _cut(self, tokens: tuple[int, ...], marks: Marks) -> Prompt:
+        tokens = tokens[: self.longest]
+        limit = len(tokens)
+
+        def within(mark: int | None) -> int | None:
+            return None if mark is None else min(mark, limit)
+
+        return Prompt(
+            tokens, Marks(within(marks.system_end), within(marks.turn_open), within(marks.opener))
+        )
+
+
+class Simulation:
+    """One run; see the module's docstring."""
+
+    def __init__(self, seed: int, num_requests: int = 12) -> None:
+        rng = random.Random(seed)
+        self.rng = rng
+        self.to_come = num_requests
+        tight = rng.random() < 0.2
+        max_pages = 4 if tight else rng.choice((4, 8, 16))
+        chunk = rng.choice((64, 128, 192, 256))
+        device, host = rng.choice(((0, 0), (0, 2), (1, 2), (0, 5), (3, 9)))
+        limits = Limits(
+            num_lanes=rng.choice((3, 4) if tight else (1, 2, 3, 4)),
+            max_context=max_pages * PAGE_TOKENS,
+            chunk_tokens=chunk,
+            max_captures_per_chunk=rng.randint(1, 3),
+            decode_share=rng.choice((0, 25, 80)),
+            step_tokens=1 if tight else rng.choice((1, 64, 512)),
+            headroom_steps=0 if tight else rng.choice((0, 4)),
+            ageing_ms=rng.choice((50.0, 60_000.0)),
+            single_flight_tokens=rng.choice((64, 192, 512)),
+            reuse=rng.random() > 0.04,
+        )
+        policy = RetentionPolicy(
+            interval_tokens=rng.choice((0, 0, 64, 128)),
+            min_interrupted_tokens=rng.choice((64, 192)),
+        )
+        num_pages = 1 + max_pages + (1 if tight else rng.choice((0, 2, 8, 30)))
+        self.world = new_world(
+            limits,
+            policy,
+            FINGERPRINT,
+            num_pages=num_pages,
+            num_device_slots=device,
+            num_host_slots=host,
+        )
+        self.device = FakeDevice(num_pages, limits.num_lanes, device + host, chunk)
+        mixed = ((0, 1, 2, 8, 30, 120), (0, 1, 5, 20))
+        self.lengths = (60, 100) if tight else rng.choice(mixed)
+        self.traffic = Traffic(rng, limits.max_context)
+        self.clients: dict[int, Client] = {}
+        self.under_way: list[object] = []
+        self.checked: tuple[object, ...] = (None,) * 4
+        self.now_ms = 0.0
+        self.phases_cancelled: Counter[Phase] = Counter()
+
+    def run(self) -> Outcome:
+        """Play until every request has ended; then everything must be given back."""
+        idle = 0
+        bound = 400 + 60 * self.to_come
+        for _ in range(bound):
+            self._disturb()
+            worked = self._turn()
+            idle = 0 if worked or self.to_come else idle + 1
+            if idle > 3 and not self.world.sequences:
+                break
+            if idle > 3:
+                self._release()
+        assert not self.world.sequences, f"{len(self.world.sequences)} requests never ended"
+        self._settle()
+        return Outcome(self.world, self.clients, len(self.device.rounds), self.phases_cancelled)
+
+    def _disturb(self) -> None:
+        rng = self.rng
+        self.now_ms += rng.choice((0.0, 1.0, 7.0, 40.0))
+        if self.to_come and rng.random() < 0.35:
+            for _ in range(min(rng.choice((1, 1, 1, 3)), self.to_come)):
+                self._submit()
+        open_ids = list(self.world.sequences)
+        self._cancel(open_ids)
+        if open_ids and rng.random() < 0.05:
+            self.world = scheduler.hold(self.world, rng.choice(open_ids), rng.random() < 0.5)
+        if rng.random() < 0.02:
+            self._release()
+        if rng.random() < 0.01:
+            self.world = flush(self.world)
+        self._deliver()
+
+    def _cancel(self, open_ids: list[int]) -> None:
+        """Cancel now and then; a prefill that has read something is short, so rather that."""
+        reading = [
+            seq.request.id
+            for seq in self.world.running
+            if seq.phase is Phase.PREFILLING and seq.position > seq.kept_at
+        ]
+        if not open_ids or self.rng.random() > (0.2 if reading else 0.015):
+            return
+        request_id = self.rng.choice(reading or open_ids)
+        self.phases_cancelled[self.world.sequences[request_id].phase] += 1
+        self.world = scheduler.cancel(self.world, request_id, self.now_ms)
+
+    def _release(self) -> None:
+        for request_id in list(self.world.sequences):
+            self.world = scheduler.hold(self.world, request_id, held=False)
+
+    def _submit(self) -> None:
+        self.to_come -= 1
+        rng = self.rng
+        prompt = self.traffic.next()
+        request_id = len(self.clients) + 1
+        request = Request(
+            id=request_id,
+            name=f"request-{request_id}",
+            chain=chain_of(prompt.tokens, salt=b"" if rng.random() < 0.95 else b"pepper"),
+            marks=prompt.marks,
+            sampling=SamplingParams(seed=rng.choice((0, 0, 5))),
+            max_tokens=rng.choice(self.lengths),
+            stop_ids=STOP_IDS,
+            cls=rng.choice((Class.INTERACTIVE, Class.AGENT)),
+            reuse=rng.random() > 0.08,
+            arrival_ms=self.now_ms,
+        )
+        room = self.world.limits.max_context - len(prompt.tokens)
+        cold = cold_answer(
+            prompt.tokens, request.sampling, min(request.max_tokens, room), request.stop_ids
+        )
+        self.clients[request_id] = Client(request, cold)
+        self.world = scheduler.submit(self.world, request, self.now_ms)
+
+    def _turn(self) -> bool:
+        """Plan and dispatch a round, then commit the one before; sometimes without overlap."""
+        before = self.world
+        self.world, work = scheduler.plan(before, self.now_ms)
+        self._check_world()
+        check_planned(self.world, work, self.now_ms)
+        self._check_parked(before)
+        if work is not None:
+            self._check_round(work)
+            self.under_way.append(self.device.run(work))
+        self._deliver()
+        depth = 1 if work is not None and self.rng.random() < 0.8 else 0
+        worked = bool(self.under_way)
+        while len(self.under_way) > depth:
+            self.now_ms += self.rng.choice((1.0, 5.0, 30.0))
+            result = self.device.fetch(self.under_way.pop(0))
+            self.world, events = scheduler.commit(self.world, result, self.now_ms)
+            self._hear(events)
+        return worked
+
+    def _check_world(self) -> None:
+        """Every invariant; skipped while rounds only decode and no ledger has changed."""
+        world = self.world
+        ledgers = (world.pages, world.slots, world.index, world.pending)
+        if any(new is not old for new, old in zip(ledgers, self.checked, strict=True)):
+            check_world(world)
+            self.checked = ledgers
+
+    def _check_parked(self, before: World) -> None:
+        """A lane waits for a page only when nothing retained could have given one."""
+        running = self.world.running
+        parked = [seq for seq in running if seq.parked and not seq.held]
+        if parked:
+            idle = gainable(before)
+            needed = sum(len(seq.table) * PAGE_TOKENS <= seq.position for seq in before.running)
+            assert idle < needed, f"{len(parked)} lanes are parked, {idle} pages were idle"
+
+    def _check_round(self, work: Round) -> None:
+        """A page that the round writes belongs to one sequence, and to captures of this round."""
+        if work.prefill is not None:
+            first, tokens = work.prefill.start, len(work.prefill.tokens)
+            self._check_writes(work.prefill.table, first, tokens, work.number)
+        for step in work.decode:
+            self._check_writes(step.table, step.position, 1, work.number)
+        lanes = [step.lane for step in work.decode]
+        assert len(lanes) == len(set(lanes)), f"a lane steps twice: {lanes}"
+
+    def _check_writes(self, table: tuple[int, ...], first: int, count: int, number: int) -> None:
+        fresh = [one for one in self.world.pending if one.round_number == number]
+        for page in table[first // PAGE_TOKENS : -(-(first + count) // PAGE_TOKENS)]:
+            sharing = sum(page in one.table for one in fresh)
+            assert self.world.pages.holders(page) - sharing == 1, f"page {page} is written, shared"
+
+    def _deliver(self) -> None:
+        self.world, events = scheduler.take_events(self.world)
+        self._hear(events)
+
+    def _hear(self, events: tuple[Event, ...]) -> None:
+        for event in events:
+            client = self.clients[event.request_id]
+            assert client.finish is None, f"request {event.request_id} hears {event} after its end"
+            if isinstance(event, Started):
+                assert client.started is None, f"request {event.request_id} started twice"
+                client.started = event
+            elif isinstance(event, Token):
+                assert client.started is not None, f"request {event.request_id} was not started"
+                client.answer.append(event.token)
+            elif isinstance(event, Finished):
+                client.finish = event.finish
+                self._check_answer(client)
+
+    def _check_answer(self, client: Client) -> None:
+        finish = client.finish
+        assert finish is not None
+        name = f"request {client.request.id} ({finish.reason}, cached {finish.cached_tokens})"
+        known = client.cold[: len(client.answer)]
+        assert client.answer == known, f"{name}: another answer than cold"
+        if finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            assert client.answer == client.cold, f"{name}: {len(client.answer)} tokens"
+            assert client.started is not None, f"{name} was never started"
+            assert client.started.reuse == finish.reuse, f"{name}: two accounts of reuse"
+            self._check_rows(client)
+        if finish.reason is FinishReason.ERROR:
+            assert self.world.counters.unplaced, f"{name}: {finish.message}"
+
+    def _check_rows(self, client: Client) -> None:
+        """Each position of the prompt beyond the reused ones was read exactly once."""
+        finish = client.finish
+        assert finish is not None
+        at = finish.cached_tokens
+        for work in self._chunks_of(client.request.id):
+            assert work[0] == at, f"request {client.request.id} reads {work[0]}, stands at {at}"
+            at += work[1]
+        assert at == client.request.prompt_tokens, f"request {client.request.id} read to {at}"
+
+    def _chunks_of(self, request_id: int) -> Iterator[tuple[int, int]]:
+        for work in self.device.rounds:
+            if work.prefill is not None and work.prefill.sequence_id == request_id:
+                yield work.prefill.start, len(work.prefill.tokens)
+
+    def _settle(self) -> None:
+        """Everything has ended; after a flush every page, slot and lane is back."""
+        unheard = [key for key, client in self.clients.items() if client.finish is None]
+        assert not unheard, f"requests {unheard} never heard of their end"
+        assert not self.world.pending, f"{len(self.world.pending)} captures are left over"
+        check_world(self.world)
+        empty = flush(self.world)
+        check_world(empty)
+        assert empty.pages.num_used == 0, f"{empty.pages.num_used} pages leaked"
+        assert empty.slots.num_used == 0, f"{empty.slots.num_used} slots leaked"
+        counters = self.world.counters
+        assert counters.submitted == sum(counters.finished.values()) == len(self.clients)
+        rows = sum(len(work.prefill.tokens) for work in self.device.rounds if work.prefill)
+        assert counters.computed_tokens == rows

@@ -1,0 +1,189 @@
+"""A device whose model is its history, to test scheduling without arithmetic.
+
+Pages hold the tokens that were written to them. The recurrent state is a hash of all tokens read
+so far and their positions. The next token is a function of that hash, and the device refuses to
+compute it when the tokens that the page table leads to do not hash to the state, when a position is
+off, or when an image is claimed that was never written. So whatever goes wrong in scheduling shows
+as a `Disagreement` or as another answer than that of `cold_answer`, which uses no device at all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ignisd.engine.types import PrefillWork, Round, RoundResult, SamplingParams
+from state.spec import PAGE_TOKENS
+
+VOCABULARY = 509
+POISON = -1
+"""What never written rows of a page hold; no token."""
+
+Rows = npt.NDArray[np.int64]
+
+
+class Disagreement(Exception):
+    """Pages, state and positions do not belong together."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A state: the hash of `position` tokens."""
+
+    history: int
+    position: int
+
+
+EMPTY = Image(0, 0)
+
+
+def history_of(tokens: Rows, start: int = 0) -> int:
+    """What tokens at positions from `start` on add to the hash of a history."""
+    with np.errstate(over="ignore"):
+        mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        places = np.arange(start + 1, start + 1 + len(tokens), dtype=np.uint64)
+        mixed ^= places * np.uint64(0xC2B2AE3D27D4EB4F)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(32)
+        return int(mixed.sum(dtype=np.uint64))
+
+
+def read_on(image: Image, tokens: Rows) -> Image:
+    """The state after more tokens."""
+    history = (image.history + history_of(tokens, image.position)) % 2**64
+    return Image(history, image.position + len(tokens))
+
+
+def next_token(image: Image, sampling: SamplingParams) -> int:
+    """The token that follows a history."""
+    return (image.history ^ (sampling.seed * 0x9E3779B1)) % VOCABULARY
+
+
+def cold_answer(
+    prompt: Sequence[int], sampling: SamplingParams, max_tokens: int, stop_ids: frozenset[int]
+) -> list[int]:
+    """The tokens that a request must deliver, whatever else happens on the server."""
+    image = read_on(EMPTY, np.asarray(prompt, np.int64))
+    answer: list[int] = []
+    while len(answer) < max_tokens:
+        token = next_token(image, sampling)
+        if token in stop_ids:
+            break
+        answer.append(token)
+        image = read_on(image, np.asarray([token], np.int64))
+    return answer
+
+
+@dataclass
+class Lane:
+    """A row of the decode batch."""
+
+    image: Image = EMPTY
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    last_token: int | None = None
+
+
+@dataclass
+class FakeDevice:
+    """Executes rounds as a `Runner` does: at dispatch, in order; results wait for `fetch`."""
+
+    num_pages: int
+    num_lanes: int
+    num_slots: int
+    chunk_tokens: int
+    rounds: list[Round] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pages = np.full((self.num_pages, PAGE_TOKENS), POISON, np.int64)
+        self.lanes = [Lane() for _ in range(self.num_lanes)]
+        self.slots: list[Image | None] = [None] * self.num_slots
+
+    def run(self, work: Round) -> object:
+        """Execute a round; the returned handle is its result."""
+        self.rounds.append(work)
+        tokens: dict[int, int] = {}
+        captured = [
+            self.write_slot(save.slot, self.lanes[save.lane].image, save.position)
+            for save in work.saves
+        ]
+        for start in work.starts:
+            image = EMPTY if start.slot is None else self.read_slot(start.slot)
+            if image.position != start.position:
+                raise Disagreement(f"start at {start.position} from an image at {image.position}")
+            self.lanes[start.lane] = Lane(image, start.sampling)
+        if work.prefill is not None:
+            self.prefill(work.prefill, captured, tokens)
+        for step in work.decode:
+            lane = self.lanes[step.lane]
+            if lane.last_token is None:
+                raise Disagreement(f"lane {step.lane} decodes before its prompt was read")
+            fed = np.asarray([lane.last_token], np.int64)
+            self.write_pages(step.table, step.position, fed)
+            lane.image = self.agreed(step.table, read_on(lane.image, fed), step.position + 1)
+            lane.last_token = next_token(lane.image, lane.sampling)
+            if step.sequence_id in tokens:
+                raise Disagreement(f"request {step.sequence_id} samples twice in a round")
+            tokens[step.sequence_id] = lane.last_token
+        rows = 0 if work.prefill is None else len(work.prefill.tokens)
+        return RoundResult(work.number, tokens, tuple(captured), rows)
+
+    def fetch(self, handle: object) -> RoundResult:
+        """The result of a dispatched round."""
+        assert isinstance(handle, RoundResult)
+        return handle
+
+    def prefill(self, work: PrefillWork, captured: list[int], tokens: dict[int, int]) -> None:
+        """Read a chunk, yielding the images inside it."""
+        if not 0 < len(work.tokens) <= self.chunk_tokens:
+            raise Disagreement(f"a chunk of {len(work.tokens)} tokens")
+        if work.start % PAGE_TOKENS or (len(work.tokens) % PAGE_TOKENS and not work.last):
+            raise Disagreement(f"a chunk of {len(work.tokens)} tokens at {work.start}")
+        lane = self.lanes[work.lane]
+        self.agreed(work.table, lane.image, work.start)
+        read = work.tokens.astype(np.int64)
+        self.write_pages(work.table, work.start, read)
+        first = lane.image
+        for capture in work.captures:
+            image = read_on(first, read[: capture.position - work.start])
+            captured.append(self.write_slot(capture.slot, image, capture.position))
+        lane.image = self.agreed(work.table, read_on(first, read), work.start + len(read))
+        if work.last:
+            lane.last_token = next_token(lane.image, lane.sampling)
+            tokens[work.sequence_id] = lane.last_token
+
+    def read_slot(self, slot: int) -> Image:
+        """The image in a slot, which stays there."""
+        image = self.slots[slot]
+        if image is None:
+            raise Disagreement(f"slot {slot} was never written")
+        return image
+
+    def write_slot(self, slot: int, image: Image, position: int) -> int:
+        """Put an image into a slot."""
+        if image.position != position:
+            raise Disagreement(f"capture at {position} of a state at {image.position}")
+        self.slots[slot] = image
+        return slot
+
+    def write_pages(self, table: tuple[int, ...], position: int, tokens: Rows) -> None:
+        """Write tokens where a table leads to."""
+        places = np.arange(position, position + len(tokens))
+        if places[-1] // PAGE_TOKENS >= len(table):
+            raise Disagreement(f"position {places[-1]} is beyond {len(table)} pages")
+        pages = np.asarray(table)[places // PAGE_TOKENS]
+        if (pages == 0).any():
+            raise Disagreement("a write to the null page")
+        self.pages[pages, places % PAGE_TOKENS] = tokens
+
+    def agreed(self, table: tuple[int, ...], image: Image, position: int) -> Image:
+        """The image, if it stands for exactly the first `position` tokens in the pages."""
+        if image.position != position:
+            raise Disagreement(f"the state stands at {image.position}, the work at {position}")
+        seen = self.pages[np.asarray(table, np.intp)].ravel()[:position]
+        if (seen == POISON).any():
+            raise Disagreement(f"a row below {position} was never written")
+        if history_of(seen) != image.history:
+            raise Disagreement(f"pages and state differ at {position}")
+        return image
