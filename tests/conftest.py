@@ -9,8 +9,12 @@ import pytest
 
 _CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 
-hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+# A slow machine is no failure: no deadline, and no complaint about slow generation.
+_COMMON = hypothesis.settings(
+    deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("dev", parent=_COMMON)
+hypothesis.settings.register_profile("ci", parent=_COMMON, derandomize=True)
 hypothesis.settings.load_profile("ci" if _CI else "dev")
 
 
