@@ -46,6 +46,7 @@ class Stream:
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._tokens = 0
+        self._taken = 0
         self._full = False
         self._left = False
         self._finished = False
@@ -55,6 +56,11 @@ class Stream:
     def full(self) -> bool:
         """Whether the reader is so far behind that no more tokens should be made for it."""
         return self._full
+
+    @property
+    def num_taken(self) -> int:
+        """Tokens that the reader has taken so far."""
+        return self._taken
 
     @property
     def finished(self) -> bool:
@@ -115,6 +121,7 @@ class Stream:
             self._ended = True
         elif isinstance(event, Token):
             self._tokens -= 1
+            self._taken += 1
             if self._full and self._tokens <= self._depth // 2:
                 self._full = False
                 self._on_drain(self.request.id)

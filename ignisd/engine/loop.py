@@ -1,0 +1,291 @@
+"""The one coroutine between requests and the device.
+
+Each turn folds in what came (requests, departures), plans a round and hands it to the device
+thread together with the fetch of the round before. While the device computes the new round, this
+thread commits and delivers the old one and plans the next: host and device work overlap, and one
+round is under way at most times. All of it but the device calls belongs to one event loop.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from ignisd.engine import scheduler
+from ignisd.engine.check import check_planned, check_world
+from ignisd.engine.room import flush
+from ignisd.engine.stats import EngineStats
+from ignisd.engine.stream import Stream
+from ignisd.engine.types import (
+    Event,
+    Finish,
+    Finished,
+    FinishReason,
+    Phase,
+    Request,
+    Reuse,
+    Round,
+    RoundResult,
+    Runner,
+    Timings,
+    Token,
+)
+from ignisd.engine.world import World
+from ignisd.errors import Draining, EngineFailure, Overloaded
+from state.retained import Kind
+
+Command = Callable[[World, float], World]
+
+
+def _unheard(finish: Finish) -> None:
+    """Nobody asked to hear of ends."""
+
+
+class Engine:
+    """Serves requests from a world and a runner until it is stopped or dies.
+
+    Args:
+        world: as made by `new_world`.
+        runner: the owner of the device; called on one thread of its own.
+        clock: milliseconds that never run backwards.
+        queue_limit: most requests that may wait (--server-queue).
+        stream_depth: undelivered tokens at which a request is paused.
+        stall_ms: a reader that takes nothing for so long from a full stream is cancelled.
+        check: verify every invariant at every round.
+        on_finish: told of every end, in the loop's thread; must not raise.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        runner: Runner,
+        *,
+        clock: Callable[[], float],
+        queue_limit: int = 256,
+        stream_depth: int = 256,
+        stall_ms: float = 60_000.0,
+        check: bool = False,
+        on_finish: Callable[[Finish], None] = _unheard,
+    ) -> None:
+        self._world = world
+        self._runner = runner
+        self._clock = clock
+        self._queue_limit = queue_limit
+        self._stream_depth = stream_depth
+        self._stall_ms = stall_ms
+        self._check = check
+        self._on_finish = on_finish
+        self._device = ThreadPoolExecutor(1, thread_name_prefix="ignisd-device")
+        self._streams: dict[int, Stream] = {}
+        self._inbox: list[Command] = []
+        self._num_incoming = 0
+        self._refused = 0
+        self._behind: dict[int, tuple[int, float]] = {}
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._draining = False
+        self._alive = True
+        self._progress_ms = clock()
+        self._plan_ms = self._device_ms = self._deliver_ms = 0.0
+
+    @property
+    def world(self) -> World:
+        """What the scheduler sees, as of now."""
+        return self._world
+
+    def submit(self, request: Request) -> Stream:
+        """Queue a request.
+
+        Raises:
+            EngineFailure: the engine has died.
+            Draining: it is being stopped.
+            Overloaded: too many requests wait.
+        """
+        if not self._alive and not self._draining:
+            raise EngineFailure("the engine has died; see the log")
+        if self._draining:
+            raise Draining
+        if len(self._world.queue) + self._num_incoming >= self._queue_limit:
+            self._refused += 1
+            raise Overloaded(self._queue_limit)
+        stream = Stream(
+            request, depth=self._stream_depth, on_leave=self._leave, on_drain=self._drained
+        )
+        assert request.id not in self._streams, f"request {request.id} is in flight already"
+        self._streams[request.id] = stream
+        self._num_incoming += 1
+        self._tell(lambda world, now_ms: scheduler.submit(world, request, now_ms))
+        return stream
+
+    def flush(self) -> None:
+        """Give up everything retained, before the next round."""
+        self._tell(lambda world, now_ms: flush(world))
+
+    def _leave(self, request_id: int, reason: FinishReason) -> None:
+        self._tell(lambda world, now_ms: scheduler.cancel(world, request_id, now_ms, reason))
+
+    def _drained(self, request_id: int) -> None:
+        self._behind.pop(request_id, None)
+        self._tell(lambda world, now_ms: scheduler.hold(world, request_id, held=False))
+
+    def _tell(self, command: Command) -> None:
+        self._inbox.append(command)
+        self._wake.set()
+
+    async def stop(self, grace_ms: float | None = None) -> None:
+        """Take no more requests, and return when `run` has ended.
+
+        Requests under way are finished; those left after `grace_ms` are cancelled.
+        """
+        self._draining = True
+        self._wake.set()
+        if grace_ms is not None:
+            try:
+                await asyncio.wait_for(self._ended.wait(), grace_ms / 1000.0)
+            except TimeoutError:
+                for request_id in list(self._streams):
+                    self._leave(request_id, FinishReason.CANCELLED)
+        await self._ended.wait()
+
+    async def run(self) -> None:
+        """Turn until stopped. Whatever else ends it has told every reader, and is raised."""
+        try:
+            await self._turns()
+        except BaseException as error:
+            self._fail(f"the engine has died: {type(error).__name__}")
+            raise
+        finally:
+            self._alive = False
+            self._device.shutdown(wait=False)
+            self._ended.set()
+
+    async def _turns(self) -> None:
+        loop = asyncio.get_running_loop()
+        under_way: object | None = None
+        while True:
+            began_ms = self._clock()
+            work = self._planned(began_ms)
+            planned_ms = self._clock()
+            self._plan_ms += planned_ms - began_ms
+            if work is None and under_way is None:
+                self._progress_ms = planned_ms
+                if self._draining and not self._world.sequences and not self._inbox:
+                    return
+                await self._idle()
+                continue
+            under_way, result = await loop.run_in_executor(
+                self._device, self._turn_device, work, under_way
+            )
+            fetched_ms = self._clock()
+            self._device_ms += fetched_ms - planned_ms
+            if result is not None:
+                self._world, events = scheduler.commit(self._world, result, fetched_ms)
+                self._deliver(events, fetched_ms)
+            self._progress_ms = self._clock()
+            self._deliver_ms += self._progress_ms - fetched_ms
+
+    def _turn_device(
+        self, work: Round | None, under_way: object | None
+    ) -> tuple[object | None, RoundResult | None]:
+        """On the device thread: dispatch the new round first, then wait for the one before."""
+        dispatched = None if work is None else self._runner.run(work)
+        result = None if under_way is None else self._runner.fetch(under_way)
+        return dispatched, result
+
+    def _planned(self, now_ms: float) -> Round | None:
+        """Fold in what came and plan on from there."""
+        self._wake.clear()
+        inbox, self._inbox, self._num_incoming = self._inbox, [], 0
+        for command in inbox:
+            self._world = command(self._world, now_ms)
+        self._cancel_stalled(now_ms)
+        self._world, work = scheduler.plan(self._world, now_ms)
+        if self._check:
+            check_world(self._world)
+            check_planned(self._world, work, now_ms)
+        self._world, events = scheduler.take_events(self._world)
+        self._deliver(events, now_ms)
+        return work
+
+    def _deliver(self, events: tuple[Event, ...], now_ms: float) -> None:
+        for event in events:
+            stream = self._streams[event.request_id]
+            stream.put(event)
+            if isinstance(event, Finished):
+                del self._streams[event.request_id]
+                self._behind.pop(event.request_id, None)
+                self._on_finish(event.finish)
+            elif isinstance(event, Token) and stream.full and event.request_id not in self._behind:
+                self._behind[event.request_id] = (stream.num_taken, now_ms)
+                self._world = scheduler.hold(self._world, event.request_id, held=True)
+
+    def _cancel_stalled(self, now_ms: float) -> None:
+        """Cancel readers that have taken nothing for too long although their streams are full."""
+        for request_id, (taken, since_ms) in list(self._behind.items()):
+            stream = self._streams[request_id]
+            if stream.num_taken != taken:
+                self._behind[request_id] = (stream.num_taken, now_ms)
+            elif now_ms - since_ms >= self._stall_ms:
+                del self._behind[request_id]
+                self._world = scheduler.cancel(self._world, request_id, now_ms)
+
+    async def _idle(self) -> None:
+        """Wait until something comes, or until a stalled reader is due."""
+        since = [since_ms for _, since_ms in self._behind.values()]
+        timeout_s = None
+        if since:
+            timeout_s = max(min(since) + self._stall_ms - self._clock(), 0.0) / 1000.0 + 0.001
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    def _fail(self, message: str) -> None:
+        """End every stream with an error."""
+        for request_id, stream in self._streams.items():
+            seq = self._world.sequences.get(request_id)
+            request = stream.request
+            finish = Finish(
+                request_id=request_id,
+                name=request.name,
+                cls=request.cls,
+                reason=FinishReason.ERROR,
+                prompt_tokens=request.prompt_tokens,
+                generated_tokens=seq.generated if seq else 0,
+                reuse=seq.reuse if seq else Reuse(),
+                timings=seq.timings if seq else Timings(request.arrival_ms),
+                lane=seq.lane if seq else None,
+                message=message,
+            )
+            stream.put(Finished(request_id, finish))
+            self._on_finish(finish)
+        self._streams.clear()
+
+    def stats(self) -> EngineStats:
+        """A picture of the engine as it stands."""
+        world = self._world
+        phases = [seq.phase for seq in world.running]
+        retained = dict.fromkeys(Kind, 0)
+        for held in world.index:
+            retained[held.kind] += 1
+        return EngineStats(
+            alive=self._alive,
+            draining=self._draining,
+            busy=bool(world.sequences or self._inbox),
+            idle_ms=self._clock() - self._progress_ms,
+            num_lanes=world.limits.num_lanes,
+            num_prefilling=phases.count(Phase.PREFILLING),
+            num_decoding=phases.count(Phase.DECODING),
+            num_parked=sum(seq.parked for seq in world.running),
+            num_queued=len(world.queue) + self._num_incoming,
+            queue_limit=self._queue_limit,
+            num_pages=world.pages.num_pages - 1,
+            num_pages_free=world.pages.num_free,
+            num_slots=world.slots.num_slots,
+            num_slots_free=world.slots.num_free,
+            retained=retained,
+            retained_tokens=sum(held.length for held in world.index),
+            counters=world.counters.add(refused=self._refused),
+            plan_ms=self._plan_ms,
+            device_ms=self._device_ms,
+            deliver_ms=self._deliver_ms,
+        )
