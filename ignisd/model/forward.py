@@ -19,7 +19,7 @@ from pallas_kernels.gated_delta_prefill import gated_delta_prefill
 from pallas_kernels.online_softmax import load_values
 from pallas_kernels.paged_attention_decode import paged_attention_decode
 from pallas_kernels.paged_attention_prefill import paged_attention_prefill
-from pallas_kernels.tiles import map_tiles
+from pallas_kernels.tiles import Tiles, chunk_tiles, live_tiles, map_tiles
 from state.device import KvPool, LaneBank, MutableState
 from state.spec import PAGE_TOKENS, KvFormat
 
@@ -81,21 +81,19 @@ def _full_prefill(
     positions: jax.Array,
     pool: tuple[jax.Array, jax.Array],
     chunk: Chunk,
+    tiles: Tiles,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    q, k, v, gate = layers.attention_inputs(layer, x, positions, spec.model, PAGE_TOKENS)
-    num_tiles = x.shape[0] // PAGE_TOKENS
+    q, k, v, gate = layers.attention_inputs(layer, x, positions, spec.model, tiles)
     first_page = positions[0] // PAGE_TOKENS
-    tile = jnp.arange(num_tiles)
     # Tiles of padding write to the null page; the table may end before them.
-    numbers = jnp.where(
-        tile * PAGE_TOKENS < chunk.num_tokens,
-        chunk.table[jnp.minimum(first_page + tile, chunk.table.shape[0] - 1)],
-        0,
-    )
+    at = jnp.minimum(first_page + tiles.index, chunk.table.shape[0] - 1)
+    numbers = jnp.where(tiles.index < tiles.count, chunk.table[at], 0)
     k_pages = _write_tiles(pool[0], k, numbers, spec.kv_format)
     v_pages = _write_tiles(pool[1], v, numbers, spec.kv_format)
     scale = spec.model.head_dim**-0.5
-    mixed = paged_attention_prefill(q, k_pages, v_pages, chunk.table, first_page, scale)
+    mixed = paged_attention_prefill(
+        q, k_pages, v_pages, chunk.table, first_page, scale, chunk.num_tokens
+    )
     return layers.attention_output(layer, x, mixed, gate), (k_pages, v_pages)
 
 
@@ -106,23 +104,21 @@ def _linear_prefill(
     recurrent: jax.Array,
     tail: jax.Array,
     chunk: Chunk,
+    tiles: Tiles,
     num_images: int,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
     """One delta-rule layer; returns x, the (state, tail) after the chunk, and those of images."""
     model = spec.model
-    mixed, z, b, a = layers.delta_inputs(layer, x, model, PAGE_TOKENS, spec.kv_format)
+    mixed, z, b, a = layers.delta_inputs(layer, x, model, tiles, spec.kv_format)
     before = load_values(tail)
-    y, tails = causal_conv.prefill(mixed, layer["conv"], before)
+    y, tails = causal_conv.prefill(mixed, layer["conv"], before, chunk.num_tokens)
     valid = jnp.arange(x.shape[0]) < chunk.num_tokens
     inputs = map_tiles(
-        lambda y, b, a, ok: layers.delta_gates(layer, y, b, a, ok, model),
-        PAGE_TOKENS,
-        y,
-        b,
-        a,
-        valid,
+        lambda y, b, a, ok: layers.delta_gates(layer, y, b, a, ok, model), tiles, y, b, a, valid
     )
-    out, recurrent, kept = gated_delta_prefill(*inputs, recurrent, chunk.keep, num_images)
+    out, recurrent, kept = gated_delta_prefill(
+        *inputs, recurrent, chunk.keep, num_images, chunk.num_tokens
+    )
     # The tail ends at the last real token, which need not end a tile.
     after = jax.lax.dynamic_slice_in_dim(
         jnp.concatenate([before, mixed]), chunk.num_tokens, before.shape[0], 0
@@ -131,7 +127,7 @@ def _linear_prefill(
     for i in range(tails.shape[0]):
         stored = layers.to_storage(tails[i], spec.kv_format)
         kept_tails = jax.lax.dynamic_update_index_in_dim(kept_tails, stored, chunk.keep[i], 0)
-    x = layers.delta_output(layer, x, out, z, model, PAGE_TOKENS)
+    x = layers.delta_output(layer, x, out, z, model, tiles)
     return x, (recurrent, layers.to_storage(after, spec.kv_format)), (kept, kept_tails)
 
 
@@ -155,6 +151,7 @@ def prefill(
     lane, lanes = chunk.lane, bank.lanes
     start = lanes.position[lane]
     positions = start + jnp.arange(chunk.tokens.shape[0])
+    tiles = chunk_tiles(chunk.tokens.shape[0], chunk.num_tokens)
     x = layers.embed_tokens(params["embed"], chunk.tokens)
     k_pool, v_pool = list(pool.k), list(pool.v)
     recurrent, conv = list(lanes.recurrent), list(lanes.conv)
@@ -164,12 +161,12 @@ def prefill(
     for kind, layer in zip(spec.model.layer_kinds, params["layers"], strict=True):
         if kind is LayerKind.FULL:
             pages = (k_pool[full], v_pool[full])
-            x, pages = _full_prefill(spec, layer, x, positions, pages, chunk)
+            x, pages = _full_prefill(spec, layer, x, positions, pages, chunk, tiles)
             k_pool[full], v_pool[full] = pages
             full += 1
         else:
             held = recurrent[linear][lane], conv[linear][lane]
-            x, held, kept = _linear_prefill(spec, layer, x, *held, chunk, num_images)
+            x, held, kept = _linear_prefill(spec, layer, x, *held, chunk, tiles, num_images)
             recurrent[linear] = jax.lax.dynamic_update_index_in_dim(
                 recurrent[linear], held[0], lane, 0
             )
@@ -177,7 +174,7 @@ def prefill(
             kept_recurrent.append(kept[0])
             kept_conv.append(kept[1])
             linear += 1
-        x = layers.mlp(layer, x, spec.model, PAGE_TOKENS)
+        x = layers.mlp(layer, x, spec.model, tiles)
     ends = start + PAGE_TOKENS * (1 + jnp.arange(chunk.keep.shape[0]))
     images = MutableState(
         recurrent=tuple(kept_recurrent),
@@ -201,8 +198,9 @@ def _full_decode(
     tables: jax.Array,
     positions: jax.Array,
     live: jax.Array,
+    tiles: Tiles,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    q, k, v, gate = layers.attention_inputs(layer, x, positions, spec.model, 1)
+    q, k, v, gate = layers.attention_inputs(layer, x, positions, spec.model, tiles)
     lane = jnp.arange(x.shape[0])
     numbers = jnp.where(live, tables[lane, positions // PAGE_TOKENS], 0)
     offsets = positions % PAGE_TOKENS
@@ -221,18 +219,20 @@ def _linear_decode(
     recurrent: jax.Array,
     conv: jax.Array,
     live: jax.Array,
+    tiles: Tiles,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     model = spec.model
-    mixed, z, b, a = layers.delta_inputs(layer, x, model, 1, spec.kv_format)
+    mixed, z, b, a = layers.delta_inputs(layer, x, model, tiles, spec.kv_format)
 
     def lane(mixed: jax.Array, tail: jax.Array, b: jax.Array, a: jax.Array, ok: jax.Array) -> Any:
         y, after = causal_conv.decode(mixed[0], layer["conv"], load_values(tail[0]))
-        stored = jnp.where(ok[0], layers.to_storage(after, spec.kv_format), tail[0])
+        stored = layers.to_storage(after, spec.kv_format)
         return stored[None], layers.delta_gates(layer, y[None], b, a, ok, model)
 
-    conv, inputs = map_tiles(lane, 1, mixed, conv, b, a, live)
+    tails, inputs = map_tiles(lane, tiles, mixed, conv, b, a, live)
     out, recurrent = gated_delta_decode(*inputs, recurrent, live, spec.path)
-    return layers.delta_output(layer, x, out, z, model, 1), recurrent, conv
+    conv = jnp.where(live[:, None, None], tails, conv)
+    return layers.delta_output(layer, x, out, z, model, tiles), recurrent, conv
 
 
 def decode(
@@ -255,6 +255,7 @@ def decode(
     """
     lanes = bank.lanes
     positions = lanes.position
+    tiles = live_tiles(live)
     x = layers.embed_tokens(params["embed"], tokens)
     k_pool, v_pool = list(pool.k), list(pool.v)
     recurrent, conv = list(lanes.recurrent), list(lanes.conv)
@@ -262,22 +263,26 @@ def decode(
     for kind, layer in zip(spec.model.layer_kinds, params["layers"], strict=True):
         if kind is LayerKind.FULL:
             pages = (k_pool[full], v_pool[full])
-            x, pages = _full_decode(spec, layer, x, pages, tables, positions, live)
+            x, pages = _full_decode(spec, layer, x, pages, tables, positions, live, tiles)
             k_pool[full], v_pool[full] = pages
             full += 1
         else:
             x, recurrent[linear], conv[linear] = _linear_decode(
-                spec, layer, x, recurrent[linear], conv[linear], live
+                spec, layer, x, recurrent[linear], conv[linear], live, tiles
             )
             linear += 1
-        x = layers.mlp(layer, x, spec.model, 1)
+        x = layers.mlp(layer, x, spec.model, tiles)
     after = MutableState(
         recurrent=tuple(recurrent), conv=tuple(conv), position=positions + live.astype(jnp.int32)
     )
     return KvPool(tuple(k_pool), tuple(v_pool)), LaneBank(after), x
 
 
-def logits(spec: ForwardSpec, params: Params, hidden: jax.Array) -> jax.Array:
-    """Next-token logits [rows, vocab] f32 of residual rows [rows, hidden]."""
+def logits(spec: ForwardSpec, params: Params, hidden: jax.Array, live: jax.Array) -> jax.Array:
+    """Next-token logits [rows, vocab] f32 of the residual rows [rows, hidden] that are live [rows].
+
+    Other rows get the logits of a zero row.
+    """
     head = params.get("head", params["embed"])
-    return layers.product(layers.normed(hidden, params["norm"], spec.model, 1, head.dtype), head)
+    rows = layers.normed(hidden, params["norm"], spec.model, live_tiles(live), head.dtype)
+    return layers.product(rows, head)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ignisd.model.spec import ModelSpec
-from pallas_kernels.tiles import map_tiles
+from pallas_kernels.tiles import Tiles, map_tiles
 from state.spec import KvFormat
 
 Layer = dict[str, jax.Array]
@@ -70,17 +70,17 @@ def embed_tokens(table: jax.Array, tokens: jax.Array) -> jax.Array:
     return table[tokens]
 
 
-def normed(x: jax.Array, weight: jax.Array, spec: ModelSpec, tile: int, dtype: Any) -> jax.Array:
+def normed(x: jax.Array, weight: jax.Array, spec: ModelSpec, tiles: Tiles, dtype: Any) -> jax.Array:
     """RMS norm of the residual, as input of a product."""
-    return map_tiles(lambda r: rms_norm(r, weight, spec.rms_norm_eps).astype(dtype), tile, x)  # type: ignore[no-any-return]
+    return map_tiles(lambda r: rms_norm(r, weight, spec.rms_norm_eps).astype(dtype), tiles, x)  # type: ignore[no-any-return]
 
 
-def mlp(layer: Layer, x: jax.Array, spec: ModelSpec, tile: int) -> jax.Array:
+def mlp(layer: Layer, x: jax.Array, spec: ModelSpec, tiles: Tiles) -> jax.Array:
     """x + down(silu(gate h) * up h) with h the normed residual."""
     dtype = layer["gate"].dtype
-    h = normed(x, layer["norm_post"], spec, tile, dtype)
+    h = normed(x, layer["norm_post"], spec, tiles, dtype)
     gate, up = product(h, layer["gate"]), product(h, layer["up"])
-    inner = map_tiles(lambda g, u: (jax.nn.silu(g) * u).astype(dtype), tile, gate, up)
+    inner = map_tiles(lambda g, u: (jax.nn.silu(g) * u).astype(dtype), tiles, gate, up)
     return x + product(inner, layer["down"])
 
 
@@ -99,10 +99,10 @@ def rotate(x: jax.Array, positions: jax.Array, spec: ModelSpec) -> jax.Array:
 
 
 def attention_inputs(
-    layer: Layer, x: jax.Array, positions: jax.Array, spec: ModelSpec, tile: int
+    layer: Layer, x: jax.Array, positions: jax.Array, spec: ModelSpec, tiles: Tiles
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Query, key, value and output gate: [rows, heads, d], twice [rows, kv_heads, d], as query."""
-    h = normed(x, layer["norm_in"], spec, tile, layer["q"].dtype)
+    h = normed(x, layer["norm_in"], spec, tiles, layer["q"].dtype)
     rows, d = x.shape[0], spec.head_dim
     both = product(h, layer["q"]).reshape(rows, spec.num_heads, 2 * d)
     k = product(h, layer["k"]).reshape(rows, spec.num_kv_heads, d)
@@ -113,7 +113,7 @@ def attention_inputs(
         k = rms_norm(k, layer["k_norm"], spec.rms_norm_eps)
         return rotate(q, at, spec), rotate(k, at, spec), jax.nn.sigmoid(both[..., d:])
 
-    q, k, gate = map_tiles(tile_of, tile, both, k, positions)
+    q, k, gate = map_tiles(tile_of, tiles, both, k, positions)
     return q, k, v, gate
 
 
@@ -123,10 +123,10 @@ def attention_output(layer: Layer, x: jax.Array, mixed: jax.Array, gate: jax.Arr
 
 
 def delta_inputs(
-    layer: Layer, x: jax.Array, spec: ModelSpec, tile: int, kv_format: KvFormat
+    layer: Layer, x: jax.Array, spec: ModelSpec, tiles: Tiles, kv_format: KvFormat
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Raw convolution input [rows, channels], z [rows, Hv dv], b and a [rows, Hv]; f32."""
-    h = normed(x, layer["norm_in"], spec, tile, layer["qkv"].dtype)
+    h = normed(x, layer["norm_in"], spec, tiles, layer["qkv"].dtype)
     mixed = round_to(product(h, layer["qkv"]), kv_format)
     return mixed, product(h, layer["z"]), product(h, layer["b"]), product(h, layer["a"])
 
@@ -158,7 +158,7 @@ def delta_gates(
 
 
 def delta_output(
-    layer: Layer, x: jax.Array, mixed: jax.Array, z: jax.Array, spec: ModelSpec, tile: int
+    layer: Layer, x: jax.Array, mixed: jax.Array, z: jax.Array, spec: ModelSpec, tiles: Tiles
 ) -> jax.Array:
     """x plus the normed and gated result of the delta rule through its output projection."""
     dtype = layer["out"].dtype
@@ -168,4 +168,4 @@ def delta_output(
         gate = jax.nn.silu(z.reshape(mixed.shape))
         return (mixed * scale * layer["norm"] * gate).reshape(mixed.shape[0], -1).astype(dtype)
 
-    return x + product(map_tiles(tile_of, tile, mixed, z), layer["out"])
+    return x + product(map_tiles(tile_of, tiles, mixed, z), layer["out"])

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from pallas_kernels.tiles import map_tiles
+from pallas_kernels.tiles import live_tiles, map_tiles
 
 
 @struct.dataclass
@@ -163,20 +163,14 @@ def sample_lanes(
         The bank with tokens counted, and tokens [L]; a dead lane keeps its last one.
     """
 
-    def lane(live: jax.Array, row: SamplerBank, logits: jax.Array, at: jax.Array) -> jax.Array:
-        first = jax.tree.map(lambda leaf: leaf[0], (row, logits, at))
-        return jax.lax.cond(live[0], lambda: sample_row(*first), lambda: row.last_token[0])[None]
+    structure = jax.tree.structure(bank)
 
-    tokens = map_tiles(
-        lambda live, logits, at, *leaves: lane(
-            live, jax.tree.unflatten(jax.tree.structure(bank), leaves), logits, at
-        ),
-        1,
-        live,
-        logits,
-        positions,
-        *jax.tree.leaves(bank),
-    )
+    def lane(logits: jax.Array, at: jax.Array, *leaves: jax.Array) -> jax.Array:
+        row = jax.tree.unflatten(structure, [leaf[0] for leaf in leaves])
+        return sample_row(row, logits[0], at[0])[None]
+
+    drawn = map_tiles(lane, live_tiles(live), logits, positions, *jax.tree.leaves(bank))
+    tokens = jnp.where(live, drawn, bank.last_token)
     lanes = jnp.arange(live.shape[0])
     return (
         bank.replace(

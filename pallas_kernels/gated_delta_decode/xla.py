@@ -6,7 +6,7 @@ Every lane runs the same loop body, so its bits do not depend on its number or i
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.live import for_live
+from pallas_kernels.tiles import for_tiles, live_tiles
 
 
 def gated_delta_decode(
@@ -38,4 +38,4 @@ def gated_delta_decode(
             jax.lax.dynamic_update_index_in_dim(states, updated, index, 0),
         )
 
-    return for_live(live, lane, (jnp.zeros_like(v), states))
+    return for_tiles(live_tiles(live), lane, (jnp.zeros_like(v), states))

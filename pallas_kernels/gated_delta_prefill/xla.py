@@ -9,7 +9,7 @@ appear. The matrices of both products by X are stacked, as are those by S.
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.tiles import TILE_ROWS
+from pallas_kernels.tiles import TILE_ROWS, chunk_tiles, for_tiles, read_tile, write_tile
 
 _BASE = 16
 
@@ -88,6 +88,7 @@ def gated_delta_prefill(
     state: jax.Array,
     keep: jax.Array,
     num_kept: int,
+    num_tokens: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The delta rule over T tokens, with the states at asked chunk ends.
 
@@ -98,35 +99,35 @@ def gated_delta_prefill(
         state: [Hv, dk, dv] f32 before the first token.
         keep: [T / 64] int32; the state after chunk i is kept in row keep[i].
         num_kept: rows that a caller may ask for; row `num_kept` takes what nobody asked for.
+        num_tokens: int32, the real rows; chunks past them do not run.
 
     Returns:
-        out [T, Hv, dv], the state after the last token, and kept [num_kept + 1, Hv, dk, dv].
+        out [T, Hv, dv] (0 in chunks that did not run), the state after the last token, and
+         kept [num_kept + 1, Hv, dk, dv].
     """
-    num_tiles = q.shape[0] // TILE_ROWS
+    tiles = chunk_tiles(q.shape[0], num_tokens)
+    num_tiles = keep.shape[0]
     group = v.shape[1] // q.shape[1]
 
-    def by_head(array: jax.Array, repeats: int) -> jax.Array:
-        tiles = array.reshape(num_tiles, TILE_ROWS, *array.shape[1:])
-        heads = jnp.moveaxis(tiles, 2, 1)
-        return jnp.repeat(heads, repeats, axis=1) if repeats > 1 else heads
+    def body(
+        tile: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        out, carried, kept = carry
 
-    def step(
-        carry: tuple[jax.Array, jax.Array], chunk: tuple[jax.Array, ...]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        carried, kept = carry
-        *inputs, row = chunk
-        carried, out = _chunk(carried, *inputs)
-        kept = jax.lax.dynamic_update_index_in_dim(kept, carried, row, 0)
-        return (carried, kept), out
+        def heads_first(array: jax.Array, repeats: int = 1) -> jax.Array:
+            heads = jnp.swapaxes(read_tile(array, tile, num_tiles), 0, 1)
+            return jnp.repeat(heads, repeats, axis=0) if repeats > 1 else heads
+
+        carried, result = _chunk(
+            carried,
+            heads_first(q, group),
+            heads_first(k, group),
+            heads_first(v),
+            heads_first(log_decay),
+            heads_first(beta),
+        )
+        kept = jax.lax.dynamic_update_index_in_dim(kept, carried, keep[tile], 0)
+        return write_tile(out, jnp.swapaxes(result, 0, 1), tile), carried, kept
 
     kept = jnp.zeros((num_kept + 1, *state.shape), state.dtype)
-    chunks = (
-        by_head(q, group),
-        by_head(k, group),
-        by_head(v, 1),
-        by_head(log_decay, 1),
-        by_head(beta, 1),
-        keep,
-    )
-    (state, kept), out = jax.lax.scan(step, (state, kept), chunks)
-    return jnp.moveaxis(out, 1, 2).reshape(v.shape), state, kept
+    return for_tiles(tiles, body, (jnp.zeros_like(v), state, kept))

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.live import for_live
 from pallas_kernels.online_softmax import (
     KEY_PAGES,
     Partial,
@@ -11,7 +10,7 @@ from pallas_kernels.online_softmax import (
     empty_partial,
     gather_tile,
 )
-from pallas_kernels.tiles import TILE_ROWS
+from pallas_kernels.tiles import TILE_ROWS, for_tiles, live_tiles
 
 
 def paged_attention_decode(
@@ -37,9 +36,7 @@ def paged_attention_decode(
         length = lengths[index]
 
         def key_tile(tile: jax.Array, partial: Partial) -> Partial:
-            visible = jnp.broadcast_to(
-                tile * tile_keys + key_offsets < length, (group, tile_keys)
-            )
+            visible = jnp.broadcast_to(tile * tile_keys + key_offsets < length, (group, tile_keys))
             k = gather_tile(k_pages, pages, tile)
             v = gather_tile(v_pages, pages, tile)
             return add_tile(partial, queries, k, v, visible)
@@ -51,4 +48,4 @@ def paged_attention_decode(
         result = (accumulated / total[..., None]).reshape(heads, width)
         return jax.lax.dynamic_update_index_in_dim(out, result, index, 0)
 
-    return for_live(lengths > 0, lane, jnp.zeros_like(q))
+    return for_tiles(live_tiles(lengths > 0), lane, jnp.zeros_like(q))

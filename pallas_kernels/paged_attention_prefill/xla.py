@@ -10,7 +10,7 @@ from pallas_kernels.online_softmax import (
     empty_partial,
     gather_tile,
 )
-from pallas_kernels.tiles import TILE_ROWS
+from pallas_kernels.tiles import TILE_ROWS, chunk_tiles, map_tiles
 
 
 def paged_attention_prefill(
@@ -20,6 +20,7 @@ def paged_attention_prefill(
     table: jax.Array,
     first_page: jax.Array,
     scale: float,
+    num_tokens: jax.Array,
 ) -> jax.Array:
     """See the package.
 
@@ -29,6 +30,7 @@ def paged_attention_prefill(
         table: [N] int32 page numbers, N a multiple of four; entries past the sequence are 0.
         first_page: int32, the page of the first query.
         scale: factor of the scores.
+        num_tokens: int32, the real queries; tiles past them do not run and give 0.
 
     Returns:
         [T, H, d] f32.
@@ -36,16 +38,15 @@ def paged_attention_prefill(
     tokens, heads, width = q.shape
     kv_heads = k_pages.shape[1]
     group = heads // kv_heads
-    num_tiles = tokens // TILE_ROWS
-    tiles = (q * scale).reshape(num_tiles, TILE_ROWS, kv_heads, group, width)
-    tiles = jnp.transpose(tiles, (0, 2, 3, 1, 4)).reshape(
-        num_tiles, kv_heads, group * TILE_ROWS, width
-    )
     key_offsets = jnp.arange(KEY_PAGES * TILE_ROWS)
     row_offsets = jnp.tile(jnp.arange(TILE_ROWS), group)
 
-    def query_tile(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
-        page, queries = inputs
+    def query_tile(q: jax.Array, pages: jax.Array) -> jax.Array:
+        page = pages[0]
+        queries = jnp.transpose(
+            (q * scale).reshape(TILE_ROWS, kv_heads, group, width), (1, 2, 0, 3)
+        )
+        queries = queries.reshape(kv_heads, group * TILE_ROWS, width)
         positions = page * TILE_ROWS + row_offsets
 
         def key_tile(index: jax.Array, partial: Partial) -> Partial:
@@ -56,8 +57,9 @@ def paged_attention_prefill(
 
         start = empty_partial(kv_heads, group * TILE_ROWS, width)
         accumulated, _, total = jax.lax.fori_loop(0, page // KEY_PAGES + 1, key_tile, start)
-        return accumulated / total[..., None]
+        out = (accumulated / total[..., None]).reshape(kv_heads, group, TILE_ROWS, width)
+        return jnp.transpose(out, (2, 0, 1, 3)).reshape(TILE_ROWS, heads, width)
 
-    out = jax.lax.map(query_tile, (first_page + jnp.arange(num_tiles), tiles))
-    out = out.reshape(num_tiles, kv_heads, group, TILE_ROWS, width)
-    return jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(tokens, heads, width)
+    tiles = chunk_tiles(tokens, num_tokens)
+    pages: jax.Array = first_page + tiles.index
+    return map_tiles(query_tile, tiles, q, pages)  # type: ignore[no-any-return]
