@@ -28,12 +28,11 @@ _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(service: Service, options: HttpOptions) -> Starlette:
+def build_app(service: Service, options: HttpOptions, counters: HttpCounters) -> Starlette:
     """The application over a service, which may still be loading.
 
     Everything that it needs is in the arguments; two applications share nothing.
     """
-    counters = HttpCounters()
     intake = Intake(options)
     metrics = Metrics(service, counters)
     chat = ChatCompletions(service, intake, options, counters)
