@@ -138,6 +138,8 @@ class ReuseIndex:
         digest, salt = retained.digest, retained.chain.salt
         order = self.in_order.get(salt, ())
         at = bisect_right(order, retained.chain.raw, key=lambda id: entries[id].chain.raw)
+        changed = list(order)
+        changed.insert(at, retained.id)
         remembered = self.remembered
         if digest in remembered:
             remembered = {known: None for known in remembered if known != digest}
@@ -145,7 +147,7 @@ class ReuseIndex:
             fingerprint=self.fingerprint,
             entries=entries,
             by_digest=self.by_digest | {digest: (*self.by_digest.get(digest, ()), retained.id)},
-            in_order=self.in_order | {salt: (*order[:at], retained.id, *order[at:])},
+            in_order=self.in_order | {salt: tuple(changed)},
             members=self.members.put(conversation, (*before, retained.id)),
             remembered=remembered,
             next_conversation=max(self.next_conversation, conversation + 1),
@@ -286,5 +288,6 @@ def _minus(held: dict[bytes, tuple[int, ...]], key: bytes, id: int) -> dict[byte
 
 
 def _without(ids: tuple[int, ...], id: int) -> tuple[int, ...]:
-    at = ids.index(id)
-    return (*ids[:at], *ids[at + 1 :])
+    left = list(ids)
+    left.remove(id)
+    return tuple(left)
