@@ -19,10 +19,10 @@ Carry = TypeVar("Carry")
 
 
 class Tiles(NamedTuple):
-    """The tiles to run: the first `count` (int32) entries of `index` [num_tiles] int32."""
+    """The tiles to run: the first `num_live` (int32) entries of `order` [num_tiles] int32."""
 
-    index: jax.Array
-    count: jax.Array
+    order: jax.Array
+    num_live: jax.Array
 
 
 def chunk_tiles(width: int, num_tokens: jax.Array) -> Tiles:
@@ -40,7 +40,7 @@ def live_tiles(live: jax.Array) -> Tiles:
 
 def for_tiles(tiles: Tiles, body: Callable[[jax.Array, Carry], Carry], carry: Carry) -> Carry:
     """Runs `body(tile number, carry)` for each tile in turn."""
-    return jax.lax.fori_loop(0, tiles.count, lambda i, c: body(tiles.index[i], c), carry)
+    return jax.lax.fori_loop(0, tiles.num_live, lambda i, c: body(tiles.order[i], c), carry)
 
 
 def read_tile(array: jax.Array, tile: jax.Array, num_tiles: int) -> jax.Array:
@@ -65,7 +65,7 @@ def map_tiles(function: Callable[..., Any], tiles: Tiles, *arrays: jax.Array) ->
     Returns:
         The pytree with [rows, ...] leaves; rows of tiles that did not run are 0.
     """
-    num_tiles = tiles.index.shape[0]
+    num_tiles = tiles.order.shape[0]
     rows = arrays[0].shape[0]
     assert rows % num_tiles == 0, f"{rows} rows do not divide into {num_tiles} tiles"
     size = rows // num_tiles

@@ -1,4 +1,4 @@
-"""What one sequence holds on the device, in shapes and bytes, and the stamp that guards its reuse."""
+"""What one sequence holds on the device, in shapes and bytes, and the stamp guarding its reuse."""
 
 import enum
 import hashlib

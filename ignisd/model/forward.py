@@ -25,6 +25,13 @@ from state.spec import PAGE_TOKENS, KvFormat
 
 Params = dict[str, Any]
 
+Leaf = Any
+"""A jax array inside a program; numpy or an abstract shape where its arguments are made."""
+
+LEAST_ROWS = 2 * PAGE_TOKENS
+"""The narrowest prefill program. With a single tile the compiler would see that every turn of a
+loop over tiles does the same, move it out of the loop, and fuse and round it otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardSpec:
@@ -39,16 +46,16 @@ class ForwardSpec:
 class Chunk:
     """One prefill chunk, padded to its program's width.
 
-    tokens [T] int32; num_tokens: how many are real. table [N] int32: the sequence's pages, N a
-    multiple of four, padded with the null page. keep [T / 64] int32: the row of the returned
+    tokens [T] int32, T at least `LEAST_ROWS`; num_tokens: how many are real. table [N] int32: the
+    sequence's pages, N a multiple of four, padded with the null page. keep [T / 64] int32: the row of the returned
     images that takes the state after each 64-token tile; row K (the last) is discarded.
     """
 
-    tokens: jax.Array
-    num_tokens: jax.Array
-    lane: jax.Array
-    table: jax.Array
-    keep: jax.Array
+    tokens: Leaf
+    num_tokens: Leaf
+    lane: Leaf
+    table: Leaf
+    keep: Leaf
 
 
 def _write_tiles(
@@ -86,8 +93,8 @@ def _full_prefill(
     q, k, v, gate = layers.attention_inputs(layer, x, positions, spec.model, tiles)
     first_page = positions[0] // PAGE_TOKENS
     # Tiles of padding write to the null page; the table may end before them.
-    at = jnp.minimum(first_page + tiles.index, chunk.table.shape[0] - 1)
-    numbers = jnp.where(tiles.index < tiles.count, chunk.table[at], 0)
+    at = jnp.minimum(first_page + tiles.order, chunk.table.shape[0] - 1)
+    numbers = jnp.where(tiles.order < tiles.num_live, chunk.table[at], 0)
     k_pages = _write_tiles(pool[0], k, numbers, spec.kv_format)
     v_pages = _write_tiles(pool[1], v, numbers, spec.kv_format)
     scale = spec.model.head_dim**-0.5
@@ -105,7 +112,7 @@ def _linear_prefill(
     tail: jax.Array,
     chunk: Chunk,
     tiles: Tiles,
-    num_images: int,
+    kept: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
     """One delta-rule layer; returns x, the (state, tail) after the chunk, and those of images."""
     model = spec.model
@@ -116,19 +123,19 @@ def _linear_prefill(
     inputs = map_tiles(
         lambda y, b, a, ok: layers.delta_gates(layer, y, b, a, ok, model), tiles, y, b, a, valid
     )
-    out, recurrent, kept = gated_delta_prefill(
-        *inputs, recurrent, chunk.keep, num_images, chunk.num_tokens
+    kept_recurrent, kept_tails = kept
+    out, recurrent, kept_recurrent = gated_delta_prefill(
+        *inputs, recurrent, chunk.keep, kept_recurrent, chunk.num_tokens
     )
     # The tail ends at the last real token, which need not end a tile.
     after = jax.lax.dynamic_slice_in_dim(
         jnp.concatenate([before, mixed]), chunk.num_tokens, before.shape[0], 0
     )
-    kept_tails = jnp.zeros((num_images + 1, *tail.shape), tail.dtype)
     for i in range(tails.shape[0]):
         stored = layers.to_storage(tails[i], spec.kv_format)
         kept_tails = jax.lax.dynamic_update_index_in_dim(kept_tails, stored, chunk.keep[i], 0)
     x = layers.delta_output(layer, x, out, z, model, tiles)
-    return x, (recurrent, layers.to_storage(after, spec.kv_format)), (kept, kept_tails)
+    return x, (recurrent, layers.to_storage(after, spec.kv_format)), (kept_recurrent, kept_tails)
 
 
 def prefill(
@@ -136,27 +143,28 @@ def prefill(
     params: Params,
     pool: KvPool,
     bank: LaneBank,
+    images: MutableState,
     chunk: Chunk,
-    num_images: int,
 ) -> tuple[KvPool, LaneBank, MutableState, jax.Array]:
     """Reads one chunk of a lane's sequence, from the lane's position on.
 
     Args:
-        num_images: most images that the pass yields (static).
+        images: [K + 1, …], where the pass leaves the images that `chunk.keep` asks for; row K is
+            scrap.
 
     Returns:
-        The pool and bank, the images [num_images + 1, …] (the last row is scrap), and the
-        residual row [hidden] f32 of the last real token.
+        The pool, bank and images, and the residual row [hidden] f32 of the last real token.
     """
     lane, lanes = chunk.lane, bank.lanes
     start = lanes.position[lane]
     positions = start + jnp.arange(chunk.tokens.shape[0])
-    tiles = chunk_tiles(chunk.tokens.shape[0], chunk.num_tokens)
+    width = chunk.tokens.shape[0]
+    assert width >= LEAST_ROWS, f"{width} rows, wanted {LEAST_ROWS} or more"
+    tiles = chunk_tiles(width, chunk.num_tokens)
     x = layers.embed_tokens(params["embed"], chunk.tokens)
     k_pool, v_pool = list(pool.k), list(pool.v)
     recurrent, conv = list(lanes.recurrent), list(lanes.conv)
-    kept_recurrent: list[jax.Array] = []
-    kept_conv: list[jax.Array] = []
+    kept_recurrent, kept_conv = list(images.recurrent), list(images.conv)
     full = linear = 0
     for kind, layer in zip(spec.model.layer_kinds, params["layers"], strict=True):
         if kind is LayerKind.FULL:
@@ -166,20 +174,20 @@ def prefill(
             full += 1
         else:
             held = recurrent[linear][lane], conv[linear][lane]
-            x, held, kept = _linear_prefill(spec, layer, x, *held, chunk, tiles, num_images)
+            kept = kept_recurrent[linear], kept_conv[linear]
+            x, held, kept = _linear_prefill(spec, layer, x, *held, chunk, tiles, kept)
             recurrent[linear] = jax.lax.dynamic_update_index_in_dim(
                 recurrent[linear], held[0], lane, 0
             )
             conv[linear] = jax.lax.dynamic_update_index_in_dim(conv[linear], held[1], lane, 0)
-            kept_recurrent.append(kept[0])
-            kept_conv.append(kept[1])
+            kept_recurrent[linear], kept_conv[linear] = kept
             linear += 1
         x = layers.mlp(layer, x, spec.model, tiles)
     ends = start + PAGE_TOKENS * (1 + jnp.arange(chunk.keep.shape[0]))
     images = MutableState(
         recurrent=tuple(kept_recurrent),
         conv=tuple(kept_conv),
-        position=jnp.zeros(num_images + 1, jnp.int32).at[chunk.keep].set(ends),
+        position=images.position.at[chunk.keep].set(ends),
     )
     after = MutableState(
         recurrent=tuple(recurrent),
@@ -229,8 +237,8 @@ def _linear_decode(
         stored = layers.to_storage(after, spec.kv_format)
         return stored[None], layers.delta_gates(layer, y[None], b, a, ok, model)
 
-    tails, inputs = map_tiles(lane, tiles, mixed, conv, b, a, live)
-    out, recurrent = gated_delta_decode(*inputs, recurrent, live, spec.path)
+    tails, (q, k, v, log_decay, beta) = map_tiles(lane, tiles, mixed, conv, b, a, live)
+    out, recurrent = gated_delta_decode(q, k, v, log_decay, beta, recurrent, live, spec.path)
     conv = jnp.where(live[:, None, None], tails, conv)
     return layers.delta_output(layer, x, out, z, model, tiles), recurrent, conv
 
@@ -283,6 +291,6 @@ def logits(spec: ForwardSpec, params: Params, hidden: jax.Array, live: jax.Array
 
     Other rows get the logits of a zero row.
     """
-    head = params.get("head", params["embed"])
+    head: jax.Array = params["head"] if "head" in params else params["embed"]
     rows = layers.normed(hidden, params["norm"], spec.model, live_tiles(live), head.dtype)
     return layers.product(rows, head)

@@ -72,7 +72,7 @@ def embed_tokens(table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 def normed(x: jax.Array, weight: jax.Array, spec: ModelSpec, tiles: Tiles, dtype: Any) -> jax.Array:
     """RMS norm of the residual, as input of a product."""
-    return map_tiles(lambda r: rms_norm(r, weight, spec.rms_norm_eps).astype(dtype), tiles, x)  # type: ignore[no-any-return]
+    return map_tiles(lambda r: rms_norm(r, weight, spec.rms_norm_eps).astype(dtype), tiles, x)
 
 
 def mlp(layer: Layer, x: jax.Array, spec: ModelSpec, tiles: Tiles) -> jax.Array:

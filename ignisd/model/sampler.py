@@ -7,10 +7,13 @@ bisection over the ordered bit patterns of the logits, which needs no sort; equa
 threshold stay together.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from ignisd.model.forward import Leaf
 from pallas_kernels.tiles import live_tiles, map_tiles
 
 
@@ -23,17 +26,17 @@ class SamplerBank:
     [L, V] uint8 marks those of the prompt. `last_token` [L] int32 is fed to the next step.
     """
 
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    presence: jax.Array
-    frequency: jax.Array
-    repetition: jax.Array
-    seed: jax.Array
-    generated: jax.Array
-    seen: jax.Array
-    last_token: jax.Array
+    temperature: Leaf
+    top_k: Leaf
+    top_p: Leaf
+    min_p: Leaf
+    presence: Leaf
+    frequency: Leaf
+    repetition: Leaf
+    seed: Leaf
+    generated: Leaf
+    seen: Leaf
+    last_token: Leaf
 
 
 def empty_bank(num_lanes: int, vocab_size: int) -> SamplerBank:
@@ -134,7 +137,8 @@ def sample_row(row: SamplerBank, logits: jax.Array, position: jax.Array) -> jax.
 
 
 def _counted(bank: SamplerBank, lane: jax.Array, token: jax.Array) -> SamplerBank:
-    return bank.replace(
+    return replace(
+        bank,
         generated=bank.generated.at[lane, token].add(1),
         last_token=bank.last_token.at[lane].set(token),
     )
@@ -173,7 +177,8 @@ def sample_lanes(
     tokens = jnp.where(live, drawn, bank.last_token)
     lanes = jnp.arange(live.shape[0])
     return (
-        bank.replace(
+        replace(
+            bank,
             generated=bank.generated.at[lanes, tokens].add(live.astype(jnp.int32)),
             last_token=tokens,
         ),

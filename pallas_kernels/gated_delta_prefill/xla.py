@@ -87,7 +87,7 @@ def gated_delta_prefill(
     beta: jax.Array,
     state: jax.Array,
     keep: jax.Array,
-    num_kept: int,
+    kept: jax.Array,
     num_tokens: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The delta rule over T tokens, with the states at asked chunk ends.
@@ -98,12 +98,13 @@ def gated_delta_prefill(
         log_decay, beta: [T, Hv] f32; log_decay <= 0. Padding rows have both 0.
         state: [Hv, dk, dv] f32 before the first token.
         keep: [T / 64] int32; the state after chunk i is kept in row keep[i].
-        num_kept: rows that a caller may ask for; row `num_kept` takes what nobody asked for.
+        kept: [K + 1, Hv, dk, dv] f32, written in place where it is donated; row K takes what
+            nobody asked for.
         num_tokens: int32, the real rows; chunks past them do not run.
 
     Returns:
         out [T, Hv, dv] (0 in chunks that did not run), the state after the last token, and
-         kept [num_kept + 1, Hv, dk, dv].
+         kept.
     """
     tiles = chunk_tiles(q.shape[0], num_tokens)
     num_tiles = keep.shape[0]
@@ -129,5 +130,4 @@ def gated_delta_prefill(
         kept = jax.lax.dynamic_update_index_in_dim(kept, carried, keep[tile], 0)
         return write_tile(out, jnp.swapaxes(result, 0, 1), tile), carried, kept
 
-    kept = jnp.zeros((num_kept + 1, *state.shape), state.dtype)
     return for_tiles(tiles, body, (jnp.zeros_like(v), state, kept))

@@ -61,5 +61,5 @@ def paged_attention_prefill(
         return jnp.transpose(out, (2, 0, 1, 3)).reshape(TILE_ROWS, heads, width)
 
     tiles = chunk_tiles(tokens, num_tokens)
-    pages: jax.Array = first_page + tiles.index
-    return map_tiles(query_tile, tiles, q, pages)  # type: ignore[no-any-return]
+    pages: jax.Array = first_page + tiles.order
+    return map_tiles(query_tile, tiles, q, pages)

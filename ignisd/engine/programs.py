@@ -1,0 +1,225 @@
+"""The device programs of a process, compiled before the first request and never after.
+
+Every program takes the state that it changes as donated arguments and gives it back.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ignisd.model import forward, sampler
+from ignisd.model.forward import LEAST_ROWS, Chunk, ForwardSpec, Params
+from ignisd.model.sampler import SamplerBank
+from state import images as image_ops
+from state.device import (
+    KvPool,
+    LaneBank,
+    MutableState,
+    SlotBank,
+    empty_pool,
+    empty_state,
+)
+from state.spec import PAGE_TOKENS
+
+Compiled = Callable[..., Any]
+
+_COMPILE_THREADS = 2
+_TABLE_STEP = 4
+"""Page tables are a multiple of the attention's key tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the programs are sized for.
+
+    Args:
+        num_pages: pages of the pool, the null page included.
+        num_lanes: rows of the decode batch.
+        num_images: most images that one prefill pass yields.
+        num_device_slots: rows of the slot bank.
+        max_context: longest sequence in tokens.
+        chunk_tokens: longest prefill chunk, a multiple of 64.
+    """
+
+    num_pages: int
+    num_lanes: int
+    num_images: int
+    num_device_slots: int
+    max_context: int
+    chunk_tokens: int
+
+    @property
+    def table_pages(self) -> int:
+        """Entries of a page table."""
+        pages = -(-self.max_context // PAGE_TOKENS)
+        return -(-pages // _TABLE_STEP) * _TABLE_STEP
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the prefill programs, ascending: powers of two, then the whole chunk."""
+        found = []
+        width = LEAST_ROWS
+        while width < self.chunk_tokens:
+            found.append(width)
+            width *= 2
+        return (*found, max(self.chunk_tokens, LEAST_ROWS))
+
+    def width_for(self, num_tokens: int) -> int:
+        """The narrowest program that holds so many tokens."""
+        return next(width for width in self.widths if width >= num_tokens)
+
+
+@dataclass(slots=True)
+class DeviceState:
+    """All that the programs change; each call replaces what it donates."""
+
+    pool: KvPool
+    bank: LaneBank
+    images: MutableState
+    slots: SlotBank
+    sampler: SamplerBank
+
+
+def empty_device(spec: ForwardSpec, shape: Shape) -> DeviceState:
+    """Zeroed pages, lanes that have read nothing, empty slots."""
+    state_spec = spec.model.state_spec(spec.kv_format)
+    return DeviceState(
+        pool=empty_pool(state_spec, shape.num_pages),
+        bank=LaneBank(empty_state(state_spec, shape.num_lanes)),
+        images=empty_state(state_spec, shape.num_images + 1),
+        slots=SlotBank(empty_state(state_spec, max(shape.num_device_slots, 1))),
+        sampler=sampler.empty_bank(shape.num_lanes, spec.model.vocab_size),
+    )
+
+
+def _decode(
+    spec: ForwardSpec,
+    params: Params,
+    pool: KvPool,
+    bank: LaneBank,
+    sampling: SamplerBank,
+    tables: jax.Array,
+    live: jax.Array,
+) -> tuple[KvPool, LaneBank, SamplerBank, jax.Array, jax.Array]:
+    """One step: each live lane is fed its last token; returns state, tokens and logits."""
+    pool, bank, hidden = forward.decode(spec, params, pool, bank, sampling.last_token, tables, live)
+    scores = forward.logits(spec, params, hidden, live)
+    sampling, tokens = sampler.sample_lanes(sampling, scores, bank.lanes.position, live)
+    return pool, bank, sampling, tokens, scores
+
+
+def _first_token(
+    spec: ForwardSpec,
+    params: Params,
+    sampling: SamplerBank,
+    lane: jax.Array,
+    hidden: jax.Array,
+    position: jax.Array,
+) -> tuple[SamplerBank, jax.Array, jax.Array]:
+    """Samples from the last row of a prompt. The product has the decode step's rows."""
+    num_lanes = sampling.last_token.shape[0]
+    live = jnp.arange(num_lanes) == lane
+    rows = jnp.broadcast_to(hidden, (num_lanes, *hidden.shape))
+    scores = forward.logits(spec, params, rows, live)[lane]
+    sampling, token = sampler.sample_lane(sampling, lane, scores, position)
+    return sampling, token, scores
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Compiled programs; `prefill` by width. See `compile_programs` for their arguments."""
+
+    prefill: dict[int, Compiled]
+    decode: Compiled
+    first_token: Compiled
+    set_sampling: Compiled
+    claim: Compiled
+    clear: Compiled
+    save_lane: Compiled
+    take_image: Compiled
+    capture: Compiled
+    read_slot: Compiled
+
+
+def _abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def compile_programs(
+    spec: ForwardSpec,
+    shape: Shape,
+    params: Params,
+    device: DeviceState,
+    progress: Callable[[int, int], None] | None = None,
+) -> Programs:
+    """Compiles everything that a process runs.
+
+    Args:
+        progress: called after each program with how many are done, and of how many.
+
+    Returns:
+        programs with these arguments, those marked * donated:
+        prefill(params, *pool, *bank, *images, chunk), decode(params, *pool, *bank, *sampling,
+        tables, live), first_token(params, *sampling, lane, hidden, position), set_sampling(*bank,
+        lane, row), claim(*bank, lane, image), clear(*bank, lane), save_lane(bank, lane),
+        take_image(images, row), capture(*slots, slot, image), read_slot(slots, slot).
+    """
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    given, pool, bank = _abstract(params), _abstract(device.pool), _abstract(device.bank)
+    stack, slots, sampling = (
+        _abstract(device.images),
+        _abstract(device.slots),
+        _abstract(device.sampler),
+    )
+    image = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stack)
+    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sampling)
+    tables = jax.ShapeDtypeStruct((shape.num_lanes, shape.table_pages), jnp.int32)
+    live = jax.ShapeDtypeStruct((shape.num_lanes,), jnp.bool_)
+    hidden = jax.ShapeDtypeStruct((spec.model.hidden_size,), jnp.float32)
+
+    def chunk(width: int) -> Chunk:
+        return Chunk(
+            tokens=jax.ShapeDtypeStruct((width,), jnp.int32),
+            num_tokens=scalar,
+            lane=scalar,
+            table=jax.ShapeDtypeStruct((shape.table_pages,), jnp.int32),
+            keep=jax.ShapeDtypeStruct((width // PAGE_TOKENS,), jnp.int32),
+        )
+
+    prefill = jax.jit(partial(forward.prefill, spec), donate_argnums=(1, 2, 3))
+    decode = jax.jit(partial(_decode, spec), donate_argnums=(1, 2, 3))
+    first = jax.jit(partial(_first_token, spec), donate_argnums=1)
+    set_lane = jax.jit(sampler.set_lane, donate_argnums=0)
+    # The longest compilations first, so that the threads end together.
+    todo: list[tuple[Any, tuple[Any, ...]]] = [
+        *((prefill, (given, pool, bank, stack, chunk(width))) for width in shape.widths[::-1]),
+        (decode, (given, pool, bank, sampling, tables, live)),
+        (first, (given, sampling, scalar, hidden, scalar)),
+        (set_lane, (sampling, scalar, row)),
+        (image_ops.claim, (bank, scalar, image)),
+        (image_ops.clear, (bank, scalar)),
+        (image_ops.save_lane, (bank, scalar)),
+        (image_ops.take_row, (stack, scalar)),
+        (image_ops.capture, (slots, scalar, image)),
+        (image_ops.read_slot, (slots, scalar)),
+    ]
+    done = 0
+
+    def build(item: tuple[Any, tuple[Any, ...]]) -> Compiled:
+        nonlocal done
+        function, arguments = item
+        compiled: Compiled = function.lower(*arguments).compile()
+        done += 1
+        if progress is not None:
+            progress(done, len(todo))
+        return compiled
+
+    with ThreadPoolExecutor(_COMPILE_THREADS) as threads:
+        built = list(threads.map(build, todo))
+    widths = len(shape.widths)
+    return Programs(dict(zip(shape.widths[::-1], built[:widths], strict=True)), *built[widths:])

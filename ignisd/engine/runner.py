@@ -1,0 +1,218 @@
+"""The one owner of the device: executes rounds, in order, on one thread.
+
+`run` dispatches and does not wait; `fetch` waits for a round's tokens. Arrays that cross to the
+device are made afresh for every round, since the CPU backend may read them in place and late.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from ignisd.engine.image_store import ImageStore
+from ignisd.engine.programs import DeviceState, Programs, Shape
+from ignisd.engine.types import (
+    DecodeLane,
+    LaneSave,
+    LaneStart,
+    PrefillWork,
+    Round,
+    RoundResult,
+    SamplingParams,
+)
+from ignisd.model.forward import Chunk, Params
+from ignisd.model.sampler import SamplerBank
+from state.spec import PAGE_TOKENS
+
+IntArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A dispatched round: arrays that will hold its tokens, and what to report."""
+
+    number: int
+    first: tuple[int, jax.Array] | None
+    decoded: tuple[DecodeLane, ...]
+    tokens: jax.Array | None
+    captured: tuple[int, ...]
+    prefill_rows: int
+    awaited: tuple[jax.Array, ...]
+
+
+class DeviceRunner:
+    """Executes rounds on the device state that it owns.
+
+    Args:
+        params: the model's weights.
+        shape: what the programs were compiled for.
+        programs: compiled for these.
+        device: the state; nobody else may hold it.
+        num_host_slots: images kept in host memory, numbered after the device slots.
+        keep_logits: tests only: the logits of every sampled token are kept in `logits`.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        shape: Shape,
+        programs: Programs,
+        device: DeviceState,
+        num_host_slots: int,
+        *,
+        keep_logits: bool = False,
+    ) -> None:
+        self._params = params
+        self._shape = shape
+        self._programs = programs
+        self._device = device
+        self._seen_nothing = jnp.zeros(device.sampler.seen.shape[1], jnp.uint8)
+        self._generated_nothing = jnp.zeros(device.sampler.generated.shape[1], jnp.int32)
+        self._keep_logits = keep_logits
+        self.logits: dict[int, list[jax.Array]] = {}
+        self.images = ImageStore(device, programs, shape.num_device_slots, num_host_slots)
+
+    @property
+    def device(self) -> DeviceState:
+        """The state, for tests and probes that run between rounds."""
+        return self._device
+
+    @property
+    def programs(self) -> Programs:
+        """What it runs."""
+        return self._programs
+
+    def run(self, work: Round) -> Handle:
+        """Dispatches a round; its arrays are ready once `fetch` has returned."""
+        captured: list[int] = []
+        awaited: list[jax.Array] = []
+        for save in work.saves:
+            self._save(save)
+            captured.append(save.slot)
+        for start in work.starts:
+            self._start(start)
+        first = None
+        if work.prefill is not None:
+            hidden = self._prefill(work.prefill, captured)
+            awaited.append(hidden)
+            if work.prefill.last:
+                first = (work.prefill.sequence_id, self._first_token(work.prefill, hidden))
+        tokens = self._decode(work.decode) if work.decode else None
+        awaited += [self.images.written(slot) for slot in captured]
+        return Handle(
+            number=work.number,
+            first=first,
+            decoded=work.decode,
+            tokens=tokens,
+            captured=tuple(captured),
+            prefill_rows=0 if work.prefill is None else len(work.prefill.tokens),
+            awaited=tuple(awaited),
+        )
+
+    def fetch(self, handle: object) -> RoundResult:
+        """Waits for a round."""
+        assert isinstance(handle, Handle)
+        jax.block_until_ready(handle.awaited)
+        tokens: dict[int, int] = {}
+        if handle.first is not None:
+            tokens[handle.first[0]] = int(handle.first[1])
+        if handle.tokens is not None:
+            row = np.array(handle.tokens)
+            for step in handle.decoded:
+                tokens[step.sequence_id] = int(row[step.lane])
+        return RoundResult(handle.number, tokens, handle.captured, handle.prefill_rows)
+
+    def _save(self, save: LaneSave) -> None:
+        image = self._programs.save_lane(self._device.bank, np.int32(save.lane))
+        self.images.write(save.slot, image)
+
+    def _start(self, start: LaneStart) -> None:
+        device = self._device
+        lane = np.int32(start.lane)
+        if start.slot is None:
+            assert start.position == 0, f"a cleared lane starts at {start.position}"
+            device.bank = self._programs.clear(device.bank, lane)
+        else:
+            image = self.images.read(start.slot)
+            device.bank = self._programs.claim(device.bank, lane, image)
+        row = self._sampling_row(start.sampling, start.prompt)
+        device.sampler = self._programs.set_sampling(device.sampler, lane, row)
+
+    def _sampling_row(self, sampling: SamplingParams, prompt: IntArray) -> SamplerBank:
+        seen = self._seen_nothing
+        if sampling.repetition_penalty != 1.0:
+            marks = np.zeros(seen.shape, np.uint8)
+            marks[prompt] = 1
+            seen = jnp.array(marks)
+        return SamplerBank(
+            temperature=np.float32(sampling.temperature),
+            top_k=np.int32(min(sampling.top_k, np.iinfo(np.int32).max)),
+            top_p=np.float32(sampling.top_p),
+            min_p=np.float32(sampling.min_p),
+            presence=np.float32(sampling.presence_penalty),
+            frequency=np.float32(sampling.frequency_penalty),
+            repetition=np.float32(sampling.repetition_penalty),
+            seed=np.uint32(sampling.seed),
+            generated=self._generated_nothing,
+            seen=seen,
+            last_token=np.int32(0),
+        )
+
+    def _table(self, pages: tuple[int, ...]) -> IntArray:
+        table = np.zeros(self._shape.table_pages, np.int32)
+        table[: len(pages)] = pages
+        return table
+
+    def _prefill(self, work: PrefillWork, captured: list[int]) -> jax.Array:
+        device = self._device
+        width = self._shape.width_for(len(work.tokens))
+        tokens = np.zeros(width, np.int32)
+        tokens[: len(work.tokens)] = work.tokens
+        scrap = self._shape.num_images
+        keep = np.full(width // PAGE_TOKENS, scrap, np.int32)
+        for row, capture in enumerate(work.captures):
+            keep[(capture.position - work.start) // PAGE_TOKENS - 1] = row
+        chunk = Chunk(
+            tokens=tokens,
+            num_tokens=np.int32(len(work.tokens)),
+            lane=np.int32(work.lane),
+            table=self._table(work.table),
+            keep=keep,
+        )
+        device.pool, device.bank, device.images, hidden = self._programs.prefill[width](
+            self._params, device.pool, device.bank, device.images, chunk
+        )
+        for row, capture in enumerate(work.captures):
+            image = self._programs.take_image(device.images, np.int32(row))
+            self.images.write(capture.slot, image)
+            captured.append(capture.slot)
+        row_of_last: jax.Array = hidden
+        return row_of_last
+
+    def _first_token(self, work: PrefillWork, hidden: jax.Array) -> jax.Array:
+        position = np.int32(work.start + len(work.tokens))
+        self._device.sampler, token, scores = self._programs.first_token(
+            self._params, self._device.sampler, np.int32(work.lane), hidden, position
+        )
+        if self._keep_logits:
+            self.logits.setdefault(work.sequence_id, []).append(scores)
+        sampled: jax.Array = token
+        return sampled
+
+    def _decode(self, steps: tuple[DecodeLane, ...]) -> jax.Array:
+        device = self._device
+        tables = np.zeros((self._shape.num_lanes, self._shape.table_pages), np.int32)
+        live = np.zeros(self._shape.num_lanes, np.bool_)
+        for step in steps:
+            tables[step.lane, : len(step.table)] = step.table
+            live[step.lane] = True
+        device.pool, device.bank, device.sampler, tokens, scores = self._programs.decode(
+            self._params, device.pool, device.bank, device.sampler, tables, live
+        )
+        if self._keep_logits:
+            for step in steps:
+                self.logits.setdefault(step.sequence_id, []).append(scores[step.lane])
+        sampled: jax.Array = tokens
+        return sampled
