@@ -24,9 +24,12 @@ BF16_NAN = np.uint16(0x7FC0)
 TOLERANCES = {
     "causal_conv": 1e-6,
     "gated_delta_decode": 1e-6,
-    "gated_delta_prefill": 5e-6,
-    "paged_attention_decode": 5e-6,
-    "paged_attention_prefill": 5e-6,
+    # The running sum of log_decay reaches -200 within a chunk where decay is strong.
+    "gated_delta_prefill": 1e-5,
+    "paged_attention_decode": 1e-6,
+    # Products of float32 as two bf16 numbers.
+    "paged_attention_decode, Triton": 1e-5,
+    "paged_attention_prefill": 1e-6,
     "page_copy": 0.0,
 }
 """Largest relative L2 distance from the reference, by operation.
@@ -86,6 +89,17 @@ def unit_rows(rng: np.random.Generator, *shape: int) -> Array:
     """Random float32 rows of length one on the last axis."""
     rows = normals(rng, *shape)
     return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True), np.float32)
+
+
+def whole_tiles(tokens: int) -> int:
+    """Rows of the 64-row tiles that hold `tokens` tokens."""
+    return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
+
+
+def with_idle_tiles(rows: Array, idle: int) -> Array:
+    """Rows [R, ...] followed by `idle` tiles that no operation may read: they are NaN."""
+    nothing = np.full((idle * PAGE_TOKENS, *rows.shape[1:]), np.nan, rows.dtype)
+    return np.concatenate([rows, nothing])
 
 
 def to_page_format(values: Array, kv_format: str) -> Array:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import Array, normals
+from pallas_kernels.testing import normals, whole_tiles, with_idle_tiles
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run of `tokens` (a multiple of 64) through `channels` filters of `taps` weights."""
+    """`tokens` tokens, padded to tiles, through filters of `taps` weights; then `idle` tiles."""
 
     name: str
     tokens: int
     channels: int
     taps: int = 4
+    idle: int = 0
     seed: int = 0
 
 
 CASES = (
     Case("one_tile", tokens=64, channels=96),
-    Case("three_tiles", tokens=192, channels=40, seed=1),
+    Case("ragged", tokens=150, channels=40, idle=2, seed=1),
     Case("two_taps", tokens=128, channels=8, taps=2, seed=2),
 )
 
@@ -32,11 +34,12 @@ MODEL_CASES = (
 )
 
 
-def inputs(case: Case) -> tuple[Array, Array, Array]:
-    """x [T, C], weight [C, W], tail [W - 1, C]; the tail is not zero."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The arguments of `prefill` by name; the tail is not zero, idle tiles are NaN."""
     rng = np.random.default_rng(case.seed)
-    return (
-        normals(rng, case.tokens, case.channels),
-        normals(rng, case.channels, case.taps),
-        normals(rng, case.taps - 1, case.channels),
-    )
+    return {
+        "x": with_idle_tiles(normals(rng, whole_tiles(case.tokens), case.channels), case.idle),
+        "weight": normals(rng, case.channels, case.taps),
+        "tail": normals(rng, case.taps - 1, case.channels),
+        "num_tokens": np.int32(case.tokens),
+    }

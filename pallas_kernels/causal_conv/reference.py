@@ -15,25 +15,28 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PAGE_TOKENS = 64
 
 
-def prefill(x: Array, weight: Array, tail: Array) -> tuple[Array, Array]:
+def prefill(x: Array, weight: Array, tail: Array, num_tokens: int) -> tuple[Array, Array]:
     """Convolves a run of tokens.
 
     Args:
         x: [T, C] inputs, T a multiple of 64.
         weight: [C, W], the last column meets the current token.
         tail: [W - 1, C], the inputs before x, oldest first.
+        num_tokens: real tokens; tiles of 64 that hold none are not read and give zeros.
 
     Returns:
         [T, C] after SiLU, and [T / 64, W - 1, C]: the tail after each tile of 64 tokens.
     """
     tokens, channels = x.shape
     history = np.concatenate([tail, x]).astype(np.float64)
-    out = np.empty((tokens, channels))
-    for t in range(tokens):
-        out[t] = _convolve(history[t : t + weight.shape[1]], weight)
-    tail_rows = weight.shape[1] - 1
-    ends = range(PAGE_TOKENS, tokens + 1, PAGE_TOKENS)
-    return out, np.stack([history[end : end + tail_rows] for end in ends])
+    out = np.zeros((tokens, channels))
+    tails = np.zeros((tokens // PAGE_TOKENS, *tail.shape))
+    for tile in range(-(-num_tokens // PAGE_TOKENS)):
+        end = (tile + 1) * PAGE_TOKENS
+        for t in range(end - PAGE_TOKENS, end):
+            out[t] = _convolve(history[t : t + weight.shape[1]], weight)
+        tails[tile] = history[end : end + tail.shape[0]]
+    return out, tails
 
 
 def decode(x: Array, weight: Array, tail: Array) -> tuple[Array, Array]:

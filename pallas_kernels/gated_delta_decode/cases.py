@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import Array, normals, unit_rows
+from pallas_kernels.testing import normals, unit_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,21 @@ MODEL_CASES = (
 )
 
 
-def inputs(case: Case) -> tuple[Array, ...]:
-    """q, k, v, log_decay, beta, states, live; everything that belongs to a dead lane is NaN."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The arguments by name; everything that belongs to a dead lane is NaN."""
     rng = np.random.default_rng(case.seed)
     lanes, heads = case.lanes, case.value_heads
     q = unit_rows(rng, lanes, case.key_heads, case.key_dim) * np.float32(case.key_dim**-0.5)
-    arrays = (
-        q,
-        unit_rows(rng, lanes, case.key_heads, case.key_dim),
-        normals(rng, lanes, heads, case.value_dim),
-        -np.abs(normals(rng, lanes, heads)),
-        rng.random((lanes, heads), np.float32),
-        normals(rng, lanes, heads, case.key_dim, case.value_dim),
-    )
+    arrays = {
+        "q": q,
+        "k": unit_rows(rng, lanes, case.key_heads, case.key_dim),
+        "v": normals(rng, lanes, heads, case.value_dim),
+        "log_decay": -np.abs(normals(rng, lanes, heads)),
+        "beta": rng.random((lanes, heads), np.float32),
+        "states": normals(rng, lanes, heads, case.key_dim, case.value_dim),
+    }
     live = np.zeros(lanes, np.bool_)
     live[list(case.live)] = True
-    for array in arrays:
+    for array in arrays.values():
         array[~live] = np.nan
-    return (*arrays, live)
+    return {**arrays, "live": live}

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import PAGE_TOKENS, Array, normals, unit_rows
+from pallas_kernels.testing import (
+    PAGE_TOKENS,
+    normals,
+    unit_rows,
+    whole_tiles,
+    with_idle_tiles,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`tokens` tokens, padded to whole tiles; `kept` lists the tiles whose states are wanted."""
+    """`tokens` tokens, padded to tiles, then `idle` tiles; `kept` lists tiles, by state wanted."""
 
     name: str
     tokens: int
@@ -20,19 +27,15 @@ class Case:
     key_dim: int
     value_dim: int
     kept: tuple[int, ...] = ()
+    idle: int = 0
     fresh: bool = False
     mean_decay: float = 0.05
     seed: int = 0
 
-    @property
-    def num_tiles(self) -> int:
-        """Tiles of 64 tokens that hold the run."""
-        return -(-self.tokens // PAGE_TOKENS)
-
 
 CASES = (
     Case("fresh", 64, 1, 1, 16, 16, fresh=True),
-    Case("ragged", 150, 2, 4, 32, 16, kept=(1,), seed=1),
+    Case("ragged", 150, 2, 4, 32, 16, kept=(1,), idle=2, seed=1),
     Case("kept_out_of_order", 256, 1, 3, 16, 32, kept=(2, 0), seed=2),
     Case("strong_decay", 128, 1, 1, 32, 32, kept=(0, 1), mean_decay=3.0, seed=3),
     Case("no_decay", 192, 2, 2, 16, 16, mean_decay=0.0, seed=4),
@@ -45,22 +48,27 @@ MODEL_CASES = (
 )
 
 
-def inputs(case: Case) -> tuple[Array, ...]:
-    """q, k, v, log_decay, beta, state, keep. Padding rows have beta = 0 and log_decay = 0."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The arguments by name, but for the static `num_kept`. Idle tiles are NaN.
+
+    Padding rows have beta = 0 and log_decay = 0, and ask for nothing.
+    """
     rng = np.random.default_rng(case.seed)
-    rows, heads = case.num_tiles * PAGE_TOKENS, case.value_heads
-    q = unit_rows(rng, rows, case.key_heads, case.key_dim) * np.float32(case.key_dim**-0.5)
-    k = unit_rows(rng, rows, case.key_heads, case.key_dim)
-    v = normals(rng, rows, heads, case.value_dim)
-    log_decay = -np.float32(case.mean_decay) * rng.exponential(1.0, (rows, heads)).astype(
+    length, heads = whole_tiles(case.tokens), case.value_heads
+    q = unit_rows(rng, length, case.key_heads, case.key_dim) * np.float32(case.key_dim**-0.5)
+    k = unit_rows(rng, length, case.key_heads, case.key_dim)
+    v = normals(rng, length, heads, case.value_dim)
+    log_decay = -np.float32(case.mean_decay) * rng.exponential(1.0, (length, heads)).astype(
         np.float32
     )
-    beta = rng.random((rows, heads), np.float32)
+    beta = rng.random((length, heads), np.float32)
     log_decay[case.tokens :] = 0.0
     beta[case.tokens :] = 0.0
     state = normals(rng, heads, case.key_dim, case.value_dim)
     if case.fresh:
         state[:] = 0.0
-    keep = np.full(case.num_tiles, len(case.kept), np.int32)
+    keep = np.full(length // PAGE_TOKENS + case.idle, len(case.kept), np.int32)
     keep[list(case.kept)] = np.arange(len(case.kept))
-    return q, k, v, log_decay, beta, state, keep
+    rows = {"q": q, "k": k, "v": v, "log_decay": log_decay, "beta": beta}
+    padded = {name: with_idle_tiles(array, case.idle) for name, array in rows.items()}
+    return {**padded, "state": state, "keep": keep, "num_tokens": np.int32(case.tokens)}

@@ -22,6 +22,7 @@ def gated_delta_prefill(
     state: Array,
     keep: Array,
     num_kept: int,
+    num_tokens: int,
 ) -> tuple[Array, Array, Array]:
     """Reads T tokens and hands out the states that were asked for.
 
@@ -34,18 +35,19 @@ def gated_delta_prefill(
         state: [Hv, dk, dv] before the first token.
         keep: [T / 64] int32: the row of `kept` that takes the state after each tile of 64 tokens.
         num_kept: rows asked for; row `num_kept` takes what nobody asked for.
+        num_tokens: real tokens; tiles of 64 that hold none are not read and give zeros.
 
     Returns:
         [T, Hv, dv], the final state, and kept [num_kept + 1, Hv, dk, dv]. Rows that no tile names
         are zero, and the last row is unspecified.
     """
-    out = np.empty(v.shape)
+    out = np.zeros(v.shape)
     kept = np.zeros((num_kept + 1, *state.shape))
     current = state.astype(np.float64)
-    for t in range(v.shape[0]):
-        out[t], current = step(q[t], k[t], v[t], log_decay[t], beta[t], current)
-        if (t + 1) % PAGE_TOKENS == 0:
-            kept[keep[t // PAGE_TOKENS]] = current
+    for tile in range(-(-num_tokens // PAGE_TOKENS)):
+        for t in range(tile * PAGE_TOKENS, (tile + 1) * PAGE_TOKENS):
+            out[t], current = step(q[t], k[t], v[t], log_decay[t], beta[t], current)
+        kept[keep[tile]] = current
     return out, current, kept
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import PAGE_TOKENS, Array, normals, to_page_format
+from pallas_kernels.testing import PAGE_TOKENS, normals, to_page_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,10 @@ CASES = (
 )
 
 
-def inputs(case: Case) -> tuple[Array, Array, Array]:
-    """pages [P, heads, 64, width], source [M], target [M]."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The arguments by name."""
     rng = np.random.default_rng(case.seed)
     values = normals(rng, case.pages, case.kv_heads, PAGE_TOKENS, case.width)
     source, target = np.asarray(case.moves, np.int32).T
-    return to_page_format(values, case.kv_format), source, target
+    pages = to_page_format(values, case.kv_format)
+    return {"pages": pages, "source": source, "target": target}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import PAGE_TOKENS, Array, normals, write_sequences
+from pallas_kernels.testing import PAGE_TOKENS, normals, write_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ MODEL_CASES = (
 )
 
 
-def inputs(case: Case) -> tuple[Array, ...]:
-    """q, k_pages, v_pages, table, lengths; pages and rows that no lane may read are NaN."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The arguments by name, but for `scale`; what no lane may read is NaN."""
     rng = np.random.default_rng(case.seed)
     q = normals(rng, len(case.lengths), case.heads, case.width)
     q[np.asarray(case.lengths) == 0] = np.nan
@@ -81,4 +82,10 @@ def inputs(case: Case) -> tuple[Array, ...]:
         case.table_width,
         case.kv_format,
     )
-    return q, keys, values, table, np.asarray(case.lengths, np.int32)
+    return {
+        "q": q,
+        "k_pages": keys,
+        "v_pages": values,
+        "table": table,
+        "lengths": np.asarray(case.lengths, np.int32),
+    }

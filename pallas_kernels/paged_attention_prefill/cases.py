@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import PAGE_TOKENS, Array, normals, write_sequences
+from pallas_kernels.testing import PAGE_TOKENS, normals, with_idle_tiles, write_sequences
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`tiles` tiles of 64 queries after `first_page` pages; `table_width` is a multiple of four."""
+    """`tiles` tiles of 64 queries after `first_page` pages, then `idle` tiles.
+
+    `table_width` is a multiple of four.
+    """
 
     name: str
     tiles: int
@@ -20,8 +24,14 @@ class Case:
     kv_heads: int
     width: int
     table_width: int
+    idle: int = 0
     kv_format: str = "bf16"
     seed: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Queries that are real."""
+        return self.tiles * PAGE_TOKENS
 
     @property
     def scale(self) -> float:
@@ -32,7 +42,7 @@ class Case:
 CASES = (
     Case("first_tile", 1, 0, heads=2, kv_heads=2, width=16, table_width=4),
     Case("cold", 3, 0, heads=4, kv_heads=2, width=32, table_width=4, seed=1),
-    Case("resumed", 2, 3, heads=6, kv_heads=1, width=32, table_width=8, seed=2),
+    Case("resumed", 2, 3, heads=6, kv_heads=1, width=32, table_width=8, idle=2, seed=2),
     Case("f32", 2, 5, heads=4, kv_heads=2, width=16, table_width=8, kv_format="f32", seed=3),
     Case("wide", 1, 1, heads=6, kv_heads=1, width=256, table_width=4, seed=4),
     Case("wide_table", 1, 2, heads=2, kv_heads=1, width=16, table_width=24, seed=5),
@@ -44,11 +54,11 @@ MODEL_CASES = (
 )
 
 
-def inputs(case: Case) -> tuple[Array, Array, Array, Array, np.int32]:
-    """q, k_pages, v_pages, table, first_page; pages outside the sequence are NaN."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The arguments by name, but for `scale`; idle tiles and foreign pages are NaN."""
     rng = np.random.default_rng(case.seed)
     pages = case.first_page + case.tiles
-    q = normals(rng, case.tiles * PAGE_TOKENS, case.heads, case.width)
+    queries = normals(rng, case.tiles * PAGE_TOKENS, case.heads, case.width)
     keys, values, table = write_sequences(
         rng,
         pages + 2,
@@ -58,4 +68,11 @@ def inputs(case: Case) -> tuple[Array, Array, Array, Array, np.int32]:
         case.table_width,
         case.kv_format,
     )
-    return q, keys, values, table[0], np.int32(case.first_page)
+    return {
+        "q": with_idle_tiles(queries, case.idle),
+        "k_pages": keys,
+        "v_pages": values,
+        "table": table[0],
+        "first_page": np.int32(case.first_page),
+        "num_tokens": np.int32(case.num_tokens),
+    }
