@@ -7,7 +7,7 @@ off, or when an image is claimed that was never written. So whatever goes wrong 
 as a `Disagreement` or as another answer than that of `cold_answer`, which uses no device at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,12 +87,16 @@ class Lane:
 
 @dataclass
 class FakeDevice:
-    """Executes rounds as a `Runner` does: at dispatch, in order; results wait for `fetch`."""
+    """Executes rounds as a `Runner` does: at dispatch, in order; results wait for `fetch`.
+
+    `loses` says of a capture at a position that it is not written, and so not reported either.
+    """
 
     num_pages: int
     num_lanes: int
     num_slots: int
     chunk_tokens: int
+    loses: Callable[[int], bool] = lambda position: False
     rounds: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -107,6 +111,7 @@ class FakeDevice:
         captured = [
             self.write_slot(save.slot, self.lanes[save.lane].image, save.position)
             for save in work.saves
+            if not self.loses(save.position)
         ]
         for start in work.starts:
             image = EMPTY if start.slot is None else self.read_slot(start.slot)
@@ -146,6 +151,8 @@ class FakeDevice:
         self.write_pages(work.table, work.start, read)
         first = lane.image
         for capture in work.captures:
+            if self.loses(capture.position):
+                continue
             image = read_on(first, read[: capture.position - work.start])
             captured.append(self.write_slot(capture.slot, image, capture.position))
         lane.image = self.agreed(work.table, read_on(first, read), work.start + len(read))

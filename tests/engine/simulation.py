@@ -26,13 +26,18 @@ from ignisd.engine.types import (
     Token,
 )
 from ignisd.engine.world import Limits, World, new_world
-from state.chain import chain_of
+from state.chain import chain_of, link_page
 from state.retention import Marks, RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 from tests.fake_device import VOCABULARY, FakeDevice, cold_answer
 
 STOP_IDS = frozenset({3, 77, 200})
 FINGERPRINT = Fingerprint.of(model="fake")
+
+
+def _colliding(before: bytes, page: bytes) -> bytes:
+    """A digest that many pages share, so that only comparing tokens tells them apart."""
+    return bytes(15) + bytes([sum(page[::4]) % 2])
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class Traffic:
 class Simulation:
     """One run; see the module's docstring."""
 
-    def __init__(self, seed: int, num_requests: int = 12) -> None:
+    def __init__(self, seed: int, num_requests: int = 11) -> None:
         rng = random.Random(seed)
         self.rng = rng
         self.to_come = num_requests
@@ -177,8 +182,15 @@ class Simulation:
             num_device_slots=device,
             num_host_slots=host,
         )
-        self.device = FakeDevice(num_pages, limits.num_lanes, device + host, chunk)
-        mixed = ((0, 1, 2, 8, 30, 120), (0, 1, 5, 20))
+        self.device = FakeDevice(
+            num_pages,
+            limits.num_lanes,
+            device + host,
+            chunk,
+            loses=lambda position: rng.random() < 0.05,
+        )
+        self.link = _colliding if rng.random() < 0.1 else link_page
+        mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
         self.lengths = (60, 100) if tight else rng.choice(mixed)
         self.traffic = Traffic(rng, limits.max_context)
         self.clients: dict[int, Client] = {}
@@ -244,7 +256,7 @@ class Simulation:
         request = Request(
             id=request_id,
             name=f"request-{request_id}",
-            chain=chain_of(prompt.tokens, salt=b"" if rng.random() < 0.95 else b"pepper"),
+            chain=chain_of(prompt.tokens, b"" if rng.random() < 0.95 else b"pepper", self.link),
             marks=prompt.marks,
             sampling=SamplingParams(seed=rng.choice((0, 0, 5))),
             max_tokens=rng.choice(self.lengths),

@@ -1,0 +1,250 @@
+"""What a request resumes from, seen through the scheduler and a device that checks every state."""
+
+from ignisd.engine.types import FinishReason, SamplingParams
+from state.chain import chain_of
+from state.retained import Kind
+from state.retention import Marks
+from state.reuse import MissReason
+from tests.engine.harness import Harness, words
+from tests.fake_device import cold_answer
+
+
+def chat(system: list[int], *turns: list[int]) -> tuple[list[int], Marks]:
+    """A prompt whose opener is its end."""
+    tokens = system + [word for turn in turns for word in turn]
+    return tokens, Marks(len(system), len(tokens), len(tokens))
+
+
+def test_repeats_hit_at_every_length_around_the_page() -> None:
+    for length in (65, 66, 127, 128, 129, 200, 255, 256, 257, 320):
+        harness = Harness()
+        prompt = words(length)
+        marks = Marks(opener=length)
+        first, second, third = (harness.ask(prompt, marks=marks) for _ in range(3))
+        assert first.cached_tokens == 0, length
+        assert length - 64 <= second.cached_tokens < length, length
+        assert third.cached_tokens == second.cached_tokens, length
+        longer = harness.ask([*prompt, 5], marks=Marks(opener=length + 1))
+        assert longer.cached_tokens >= second.cached_tokens, length
+        shorter = harness.ask(prompt[:-1], marks=Marks(opener=length - 1))
+        assert shorter.cached_tokens <= length - 2, length
+        harness.assert_leak_free()
+
+
+def test_short_prompts_miss_and_say_why() -> None:
+    harness = Harness()
+    for length in (1, 2, 63, 64):
+        for _ in range(2):
+            finish = harness.ask(words(length), marks=Marks(opener=length))
+            assert finish.cached_tokens == 0
+            assert finish.reuse.miss is not None
+            assert finish.reuse.miss.reason is MissReason.TOO_SHORT
+    assert not len(harness.world.index)
+
+
+def test_plain_prompt_is_kept_before_its_seam() -> None:
+    harness = Harness()
+    prompt = words(132)
+    harness.ask(prompt)
+    assert harness.ask([*prompt[:100], *words(48, 9)]).cached_tokens == 64
+    assert harness.ask(prompt).cached_tokens == 64
+
+
+def test_turns_and_siblings_resume_where_promised() -> None:
+    harness = Harness()
+    system = words(300, 1)
+    prompt, marks = chat(system, words(90, 2))
+    harness.ask(prompt, marks=marks)
+    answer = cold_answer(prompt, SamplingParams(), 3, frozenset())
+    follow_up, marks = chat(system, prompt[300:], answer, words(70, 3))
+    turn = harness.ask(follow_up, marks=marks)
+    assert turn.cached_tokens == 390 // 64 * 64
+    assert turn.reuse.kind in (Kind.CHECKPOINT, Kind.TURN_OPEN)
+    sibling, marks = chat(system, words(90, 4))
+    branch = harness.ask(sibling, marks=marks)
+    assert branch.cached_tokens == 300 // 64 * 64
+    assert branch.reuse.kind is Kind.PREFIX
+    harness.assert_leak_free()
+
+
+def test_a_claim_consumes_nothing() -> None:
+    harness = Harness(num_lanes=3)
+    prompt, marks = chat(words(200, 1), words(30, 2))
+    harness.ask(prompt, marks=marks)
+    before = {held.id: harness.device.slots[held.slot] for held in harness.world.index}
+    forks = [harness.submit([*prompt, fork], marks=Marks(opener=230)) for fork in range(3)]
+    harness.drain()
+    harness.assert_cold()
+    assert [harness.finishes[fork].cached_tokens for fork in forks] == [192, 192, 192]
+    for held in harness.world.index:
+        if held.id in before:
+            assert harness.device.slots[held.slot] == before[held.id]
+    assert before.keys() <= {held.id for held in harness.world.index}
+
+
+def test_reuse_off_neither_uses_nor_leaves() -> None:
+    harness = Harness()
+    prompt, marks = chat(words(200, 1), words(30, 2))
+    off = harness.ask(prompt, marks=marks, reuse=False)
+    assert not len(harness.world.index)
+    harness.ask(prompt, marks=marks)
+    kept = len(harness.world.index)
+    again = harness.ask([*prompt, *words(100, 5)], marks=Marks(opener=330), reuse=False)
+    for finish in (off, again):
+        assert finish.cached_tokens == 0
+        assert finish.reuse.miss is not None
+        assert finish.reuse.miss.reason is MissReason.REUSE_OFF
+    assert len(harness.world.index) == kept
+
+
+def test_server_wide_switch_keeps_nothing() -> None:
+    harness = Harness(reuse=False)
+    prompt, marks = chat(words(200, 1), words(30, 2))
+    assert [harness.ask(prompt, marks=marks).cached_tokens for _ in range(2)] == [0, 0]
+    assert not len(harness.world.index)
+
+
+def test_digests_that_collide_give_right_answers() -> None:
+    def same(before: bytes, page: bytes) -> bytes:
+        return bytes(16)
+
+    harness = Harness()
+    first = chain_of(words(200, 1), link=same)
+    other = chain_of(words(200, 2), link=same)
+    marks = Marks(opener=200)
+    assert harness.ask(first, marks=marks).cached_tokens == 0
+    assert harness.ask(other, marks=marks).cached_tokens == 0
+    assert harness.ask(first, marks=marks).cached_tokens == 192
+
+
+def test_what_was_not_written_is_not_published() -> None:
+    harness = Harness()
+    prompt, marks = chat(words(200, 1), words(30, 2))
+    harness.device.loses = lambda position: True
+    harness.ask(prompt, marks=marks)
+    assert not len(harness.world.index)
+    assert sum(harness.world.counters.skipped.values()) == 1
+    harness.device.loses = lambda position: False
+    assert harness.ask(prompt, marks=marks).cached_tokens == 0
+    assert harness.ask(prompt, marks=marks).cached_tokens == 192
+
+
+def test_nothing_is_findable_before_its_round_is_committed() -> None:
+    harness = Harness()
+    prompt, marks = chat(words(200, 1), words(30, 2))
+    harness.submit(prompt, marks=marks)
+    work = harness.plan()
+    assert work is not None
+    assert work.prefill is not None
+    assert [capture.position for capture in work.prefill.captures] == [192]
+    assert not len(harness.world.index)
+    harness.commit()
+    assert [held.length for held in harness.world.index] == [192]
+
+
+def test_identical_prompts_at_once_are_read_once() -> None:
+    harness = Harness(num_lanes=4)
+    system = words(1000, 1)
+    ids = []
+    for sibling in range(12):
+        prompt, marks = chat(system, words(40, 2 + sibling))
+        ids.append(harness.submit(prompt, marks=marks))
+    harness.drain()
+    harness.assert_cold()
+    assert harness.rows(*ids) <= 1000 + 12 * (40 + 64)
+    assert sum(harness.finishes[key].cached_tokens > 0 for key in ids) == 11
+
+
+def test_a_follower_takes_over_when_the_leader_leaves() -> None:
+    harness = Harness(num_lanes=4)
+    prompt, marks = chat(words(3000, 1), words(40, 2))
+    leader, *followers = [harness.submit(prompt, marks=marks) for _ in range(4)]
+    for _ in range(2):
+        harness.turn()
+    assert len(harness.world.queue) == 3
+    harness.cancel(leader)
+    harness.drain()
+    harness.assert_cold(*followers)
+    assert harness.rows(*followers) <= 3040 + 2 * 100
+
+
+def test_followers_of_a_leader_without_slots_do_not_wait_for_ever() -> None:
+    harness = Harness(num_lanes=4, num_host_slots=0)
+    prompt, marks = chat(words(1000, 1), words(40, 2))
+    for _ in range(4):
+        harness.submit(prompt, marks=marks)
+    harness.drain()
+    harness.assert_cold()
+    assert not len(harness.world.index)
+
+
+def test_cancelled_prefill_is_kept_and_resumed() -> None:
+    harness = Harness(num_pages=400, max_context=12_000)
+    prompt = words(9000, 1)
+    marks = Marks(opener=9000)
+    reached = 0
+    for _ in range(5):
+        victim = harness.submit(prompt, marks=marks)
+        for _ in range(6):
+            harness.turn()
+        seq = harness.world.sequences[victim]
+        assert seq.reuse.cached_tokens == reached
+        reached = seq.position
+        harness.cancel(victim)
+    finish = harness.ask(prompt, marks=marks)
+    assert finish.cached_tokens == reached > 5 * 1024
+    assert finish.reuse.kind is Kind.INTERRUPTED
+    assert harness.ask(prompt, marks=marks).cached_tokens == 9000 // 64 * 64
+    harness.assert_leak_free()
+
+
+def test_a_short_cancelled_prefill_leaves_nothing() -> None:
+    harness = Harness()
+    prompt = words(2000, 1)
+    victim = harness.submit(prompt, marks=Marks(opener=2000))
+    for _ in range(3):
+        harness.turn()
+    assert harness.world.sequences[victim].position == 768
+    harness.cancel(victim)
+    harness.drain()
+    assert not len(harness.world.index)
+    harness.assert_leak_free()
+
+
+def test_cancelled_after_its_capture_keeps_its_checkpoint() -> None:
+    for turns in (1, 2, 3, 5):
+        harness = Harness()
+        prompt = words(250, 1)
+        victim = harness.submit(prompt, marks=Marks(opener=250), max_tokens=50)
+        for _ in range(turns):
+            harness.turn()
+        harness.cancel(victim)
+        harness.drain()
+        assert harness.finishes[victim].reason is FinishReason.CANCELLED
+        assert harness.ask(prompt, marks=Marks(opener=250)).cached_tokens == 192, turns
+
+
+def test_a_waiting_request_is_looked_up_once_in_the_counters() -> None:
+    harness = Harness(num_lanes=1)
+    harness.submit(words(100, 1), max_tokens=200)
+    queued = [harness.submit(words(100, 1)) for _ in range(10)]
+    for _ in range(100):
+        harness.turn()
+    assert harness.world.counters.lookups == 1
+    assert len(harness.world.queue) == 10
+    harness.drain()
+    assert harness.world.counters.lookups == 11
+    assert harness.world.counters.queried_tokens == 1100
+    assert all(harness.finishes[key].cached_tokens == 64 for key in queued)
+
+
+def test_tokens_are_counted_by_source() -> None:
+    harness = Harness()
+    prompt = words(300, 1)
+    for _ in range(3):
+        harness.ask(prompt, marks=Marks(opener=300))
+    counters = harness.world.counters
+    assert counters.device_tokens == 2 * 256
+    assert counters.computed_tokens == 3 * 300 - 2 * 256
+    assert counters.hits[Kind.CHECKPOINT] == 2
+    assert counters.generated_tokens == 9
