@@ -5,6 +5,9 @@ A violation is a bug: the check raises AssertionError with the numbers, and the 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import numpy as np
 
 from state.pages import NULL_PAGE, PageLedger
 from state.retained import Rank, rank
@@ -52,18 +55,19 @@ def check_ledgers(
 
 def check_pages(pages: PageLedger, listed: Iterable[tuple[int, ...]]) -> None:
     """Each page has as many holders as tables that list it."""
-    wanted: Counter[int] = Counter()
+    wanted = np.zeros_like(pages.counts)
     for table in listed:
         assert NULL_PAGE not in table, f"a table of {len(table)} pages lists the null page"
         assert len(set(table)) == len(table), (
             f"a table lists {len(table) - len(set(table))} of its {len(table)} pages twice"
         )
-        wanted.update(table)
-    beyond = [page for page in wanted if not 0 < page < pages.num_pages]
-    assert not beyond, f"page {beyond[:1]} is listed, the pool has {pages.num_pages}"
-    for page in range(1, pages.num_pages):
-        assert pages.holders(page) == wanted[page], (
-            f"page {page} has {pages.holders(page)} holders and is listed {wanted[page]} times"
+        beyond = [page for page in table if not 0 < page < pages.num_pages]
+        assert not beyond, f"page {beyond[:1]} is listed, the pool has {pages.num_pages}"
+        wanted[np.asarray(table, np.intp)] += 1
+    wanted[NULL_PAGE] = pages.counts[NULL_PAGE]
+    for page in np.flatnonzero(wanted != pages.counts):
+        raise AssertionError(
+            f"page {page} has {pages.counts[page]} holders and is listed {wanted[page]} times"
         )
 
 
@@ -74,9 +78,9 @@ def check_written(
     for sequence, tokens in written.items():
         table = tables[sequence]
         for page in table[tokens // PAGE_TOKENS :]:
-            assert pages.holders(page) == 1, (
+            assert pages.counts[page] == 1, (
                 f"sequence {sequence} has written {tokens} tokens and would write page {page}, "
-                f"which has {pages.holders(page)} holders"
+                f"which has {pages.counts[page]} holders"
             )
 
 
@@ -120,7 +124,9 @@ def check_index(index: ReuseIndex) -> None:
         states = [index.entries[id] for id in ids]
         assert all(one.chain.salt == salt for one in states), "a state lies under another salt"
         keys = [one.chain.raw for one in states]
-        assert keys == sorted(keys), f"{len(ids)} states are not in the order of their tokens"
+        assert all(one <= other for one, other in pairwise(keys)), (
+            f"{len(ids)} states are not in the order of their tokens"
+        )
     ordered = Counter(id for ids in index.in_order.values() for id in ids)
     assert ordered == found, f"{ordered.total()} states in order, {found.total()} by digest"
     for one in index:
@@ -158,7 +164,7 @@ def check_conversations(index: ReuseIndex) -> None:
 def num_reclaimable(pages: PageLedger, index: ReuseIndex) -> int:
     """Pages that would be free if every retained state went."""
     retained = Counter(page for one in index for page in one.table)
-    return sum(pages.holders(page) == count for page, count in retained.items())
+    return sum(int(pages.counts[page]) == count for page, count in retained.items())
 
 
 def stranded(pages: PageLedger, slots: SlotLedger, index: ReuseIndex) -> tuple[int, ...]:
@@ -169,5 +175,6 @@ def stranded(pages: PageLedger, slots: SlotLedger, index: ReuseIndex) -> tuple[i
     return tuple(
         one.id
         for one in index
-        if slots.owner(one.slot) != one.id or any(pages.holders(page) == 0 for page in one.table)
+        if slots.owner(one.slot) != one.id
+        or bool((pages.counts[np.asarray(one.table, np.intp)] == 0).any())
     )

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -65,6 +66,7 @@ class PageMachine(RuleBasedStateMachine):
 
 
 TestPageMachine = PageMachine.TestCase
+TestPageMachine.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_null_page_is_never_handed_out_and_never_counts() -> None:

@@ -1,6 +1,7 @@
 """The slot ledger against a plain map of owners."""
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -55,6 +56,7 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 TestSlotMachine = SlotMachine.TestCase
+TestSlotMachine.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_device_slots_come_first() -> None:
