@@ -5,6 +5,7 @@ and is not supported is refused by name, so that a checkpoint never runs as some
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -236,10 +237,10 @@ def _layer_kinds(text: Config) -> tuple[LayerKind, ...]:
 
 def _rope(text: Config) -> Config:
     """The rotary settings: `rope_parameters`, or the flat fields of older files."""
+    if text.get("rope_scaling") is not None:
+        raise ConfigError("rope_scaling is set; this build implements only unscaled rotary")
     rope = text.get("rope_parameters")
     if rope is None:
-        if text.get("rope_scaling") is not None:
-            raise ConfigError("rope_scaling is set; this build implements only unscaled rotary")
         return text
     if not isinstance(rope, dict):
         raise ConfigError(f"rope_parameters is a {type(rope).__name__}, wanted an object")
@@ -310,8 +311,8 @@ def _positive(config: Config, name: str, default: float | None = None) -> float:
         value = default
     if value is None:
         raise ConfigError(f"{name} is missing")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigError(f"{name} is {value!r}, wanted a number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} is {value!r}, wanted a finite number above 0")
     return float(value)
 
 
