@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from ignisd import log
+from ignisd import __version__, log
 from ignisd.chat.checkpoint import ModelInfo, read_model_info
 from ignisd.engine.capacity import MemoryPlan, Sizes, budget_for, plan_memory, settle
 from ignisd.engine.probe import probe
@@ -179,7 +179,7 @@ def _world(
         layout=_LAYOUT_VERSION,
         model=name,
         spec=spec,
-        build=version("ignisd"),
+        build=__version__,
         jaxlib=version("jaxlib"),
         backend=jax.default_backend(),
     )
