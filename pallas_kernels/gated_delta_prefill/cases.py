@@ -49,9 +49,10 @@ MODEL_CASES = (
 
 
 def inputs(case: Case) -> dict[str, Any]:
-    """The arguments by name, but for the static `num_kept`. Idle tiles are NaN.
+    """The arguments by name. Idle tiles are NaN.
 
-    Padding rows have beta = 0 and log_decay = 0, and ask for nothing.
+    Padding rows have beta = 0 and log_decay = 0. Of the rows that keep states the first are asked
+    for in the order of `kept`, the last but one by nobody, and the last takes the rest.
     """
     rng = np.random.default_rng(case.seed)
     length, heads = whole_tiles(case.tokens), case.value_heads
@@ -67,8 +68,14 @@ def inputs(case: Case) -> dict[str, Any]:
     state = normals(rng, heads, case.key_dim, case.value_dim)
     if case.fresh:
         state[:] = 0.0
-    keep = np.full(length // PAGE_TOKENS + case.idle, len(case.kept), np.int32)
+    keep = np.full(length // PAGE_TOKENS + case.idle, len(case.kept) + 1, np.int32)
     keep[list(case.kept)] = np.arange(len(case.kept))
     rows = {"q": q, "k": k, "v": v, "log_decay": log_decay, "beta": beta}
     padded = {name: with_idle_tiles(array, case.idle) for name, array in rows.items()}
-    return {**padded, "state": state, "keep": keep, "num_tokens": np.int32(case.tokens)}
+    return {
+        **padded,
+        "state": state,
+        "keep": keep,
+        "kept": normals(rng, len(case.kept) + 2, *state.shape),
+        "num_tokens": np.int32(case.tokens),
+    }

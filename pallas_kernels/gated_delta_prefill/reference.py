@@ -21,7 +21,7 @@ def gated_delta_prefill(
     beta: Array,
     state: Array,
     keep: Array,
-    num_kept: int,
+    kept: Array,
     num_tokens: int,
 ) -> tuple[Array, Array, Array]:
     """Reads T tokens and hands out the states that were asked for.
@@ -34,21 +34,20 @@ def gated_delta_prefill(
         beta: [T, Hv]. Rows with beta = 0 and log_decay = 0 are padding.
         state: [Hv, dk, dv] before the first token.
         keep: [T / 64] int32: the row of `kept` that takes the state after each tile of 64 tokens.
-        num_kept: rows asked for; row `num_kept` takes what nobody asked for.
+        kept: [K + 1, Hv, dk, dv]; row K takes what nobody asked for.
         num_tokens: real tokens; tiles of 64 that hold none are not read and give zeros.
 
     Returns:
-        [T, Hv, dv], the final state, and kept [num_kept + 1, Hv, dk, dv]. Rows that no tile names
-        are zero, and the last row is unspecified.
+        [T, Hv, dv], the final state, and kept with the rows that `keep` names replaced.
     """
     out = np.zeros(v.shape)
-    kept = np.zeros((num_kept + 1, *state.shape))
+    filled = kept.astype(np.float64)
     current = state.astype(np.float64)
     for tile in range(-(-num_tokens // PAGE_TOKENS)):
         for t in range(tile * PAGE_TOKENS, (tile + 1) * PAGE_TOKENS):
             out[t], current = step(q[t], k[t], v[t], log_decay[t], beta[t], current)
-        kept[keep[tile]] = current
-    return out, current, kept
+        filled[keep[tile]] = current
+    return out, current, filled
 
 
 def by_chunks(

@@ -76,8 +76,9 @@ class TestDeltaRule:
     def test_without_writing_the_state_only_decays(self):
         q, k, v, log_decay, _, state = delta_run(64)
         keep = np.zeros(1, np.int32)
+        room = np.zeros((2, *state.shape))
         _, end, kept = gated_delta_prefill(
-            q, k, v, log_decay, np.zeros((64, 2)), state, keep, num_kept=1, num_tokens=64
+            q, k, v, log_decay, np.zeros((64, 2)), state, keep, room, num_tokens=64
         )
         expected = state * np.exp(log_decay.sum(axis=0))[:, None, None]
         np.testing.assert_allclose(end, expected, rtol=1e-12)
@@ -87,9 +88,8 @@ class TestDeltaRule:
         q, k, v, log_decay, beta, state = delta_run(128)
         log_decay[40:] = 0.0
         beta[40:] = 0.0
-        ends = gated_delta_prefill(
-            q, k, v, log_decay, beta, state, np.array([0, 1], np.int32), num_kept=2, num_tokens=128
-        )[2]
+        keep, room = np.array([0, 1], np.int32), np.zeros((3, *state.shape))
+        ends = gated_delta_prefill(q, k, v, log_decay, beta, state, keep, room, num_tokens=128)[2]
         for t in range(40):
             _, state = step(q[t], k[t], v[t], log_decay[t], beta[t], state)
         check_bits("state after one tile", ends[0], state)
@@ -111,13 +111,13 @@ class TestDeltaRule:
     def test_splitting_at_a_page_changes_no_bit(self, cut):
         case = delta_cases.CASES[2]
         args = delta_cases.inputs(case)
-        whole = gated_delta_prefill(**args, num_kept=len(case.kept))
+        whole = gated_delta_prefill(**args)
 
         def part(start, stop, state):
             rows = {name: args[name][start:stop] for name in ("q", "k", "v", "log_decay", "beta")}
             discard = np.zeros((stop - start) // 64, np.int32)
             return gated_delta_prefill(
-                **rows, state=state, keep=discard, num_kept=0, num_tokens=stop - start
+                **rows, state=state, keep=discard, kept=state[None], num_tokens=stop - start
             )
 
         first = part(0, cut, args["state"])

@@ -66,17 +66,14 @@ def test_gated_delta_decode(case):
 @over(delta_prefill_cases.CASES)
 def test_gated_delta_prefill(case):
     args = delta_prefill_cases.inputs(case)
-    num_kept = len(case.kept)
-    run = functools.partial(gated_delta_prefill.gated_delta_prefill, num_kept=num_kept)
-    out, state, kept = jax.jit(run)(**args)
-    want_out, want_state, want_kept = delta_prefill_reference.gated_delta_prefill(
-        **args, num_kept=num_kept
-    )
+    out, state, kept = jax.jit(gated_delta_prefill.gated_delta_prefill)(**args)
+    want_out, want_state, want_kept = delta_prefill_reference.gated_delta_prefill(**args)
     check_close("gated_delta_prefill", "output", out, want_out)
     check_close("gated_delta_prefill", "state", state, want_state)
     for row, tile in enumerate(case.kept):
         what = f"state after tile {tile}"
         check_close("gated_delta_prefill", what, kept[row], want_kept[row])
+    check_bits("the row that nobody asked for", kept[-2], args["kept"][-2])
 
 
 @over(decode_cases.CASES)
