@@ -40,14 +40,13 @@ EMPTY = Image(0, 0)
 
 def history_of(tokens: Rows, start: int = 0) -> int:
     """What tokens at positions from `start` on add to the hash of a history."""
-    with np.errstate(over="ignore"):
-        mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        places = np.arange(start + 1, start + 1 + len(tokens), dtype=np.uint64)
-        mixed ^= places * np.uint64(0xC2B2AE3D27D4EB4F)
-        mixed ^= mixed >> np.uint64(29)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(32)
-        return int(mixed.sum(dtype=np.uint64))
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    places = np.arange(start + 1, start + 1 + len(tokens), dtype=np.uint64)
+    mixed ^= places * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return int(mixed.sum(dtype=np.uint64))
 
 
 def read_on(image: Image, tokens: Rows) -> Image:

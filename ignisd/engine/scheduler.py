@@ -86,6 +86,8 @@ def hold(world: World, request_id: int, held: bool) -> World:
 
 def take_events(world: World) -> tuple[World, tuple[Event, ...]]:
     """The events that are due, and the world without them."""
+    if not world.events:
+        return world, ()
     return replace(world, events=()), world.events
 
 

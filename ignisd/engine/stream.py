@@ -59,7 +59,7 @@ class Stream:
 
     @property
     def num_taken(self) -> int:
-        """Tokens that the reader has taken so far."""
+        """Events that the reader has taken so far."""
         return self._taken
 
     @property
@@ -117,11 +117,11 @@ class Stream:
         if self._ended:
             raise StopAsyncIteration
         event = self._events.popleft()
+        self._taken += 1
         if isinstance(event, Finished):
             self._ended = True
         elif isinstance(event, Token):
             self._tokens -= 1
-            self._taken += 1
             if self._full and self._tokens <= self._depth // 2:
                 self._full = False
                 self._on_drain(self.request.id)
