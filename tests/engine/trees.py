@@ -143,7 +143,7 @@ class Server:
     @property
     def busy(self) -> bool:
         """Whether anything is left to do."""
-        return bool(self.world.sequences) or self._under_way is not None
+        return bool(self.world.sequences or self.world.events) or self._under_way is not None
 
     def turn(self) -> None:
         """One turn of the loop."""
