@@ -1,6 +1,7 @@
 """Made-up conversations, drawn from a seed: facts told and asked for, small talk, copying."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,10 +40,18 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A conversation that ends with a question, and the value its answer must hold."""
+    """A conversation that ends with a question for a fact told in it.
+
+    Args:
+        messages: the last one is the question.
+        told_at: index of the message that tells the fact.
+        answer: the expected reply.
+        form: the kind of fact.
+    """
 
     messages: tuple[Message, ...]
-    value: str
+    told_at: int
+    answer: str
     form: str
 
 
@@ -248,17 +257,17 @@ def _other_value(rng: random.Random, fact: Fact) -> Fact:
             return replace(fact, value=value)
 
 
-def probe(rng: random.Random, filler_messages: int, held_out: bool, num_facts: int = 3) -> Probe:
-    """A question for a fact told first, after `filler_messages` exchanges of other talk."""
-    told = _draw_facts(rng, num_facts, held_out)
-    talk = _Talk(rng, Level())
+def probe(rng: random.Random, held_out: bool, long_enough: Callable[[Probe], bool]) -> Probe:
+    """Three facts told, other talk until the probe is `long_enough`, and a question for one."""
+    told = _draw_facts(rng, 3, held_out)
+    asked_at = rng.randrange(len(told))
+    asked = told[asked_at]
+    question = user(asked.question(rng))
+    messages: list[Message] = []
     for fact in told:
-        talk.messages += [
-            user(fact.statement(rng)),
-            assistant(rng.choice(smalltalk.ACKNOWLEDGEMENTS)),
-        ]
-    for _ in range(filler_messages):
-        talk.messages += filler_turn(rng)
-    asked = rng.choice(told)
-    talk.messages.append(user(asked.question(rng)))
-    return Probe(tuple(talk.messages), asked.value, asked.form.name)
+        messages += [user(fact.statement(rng)), assistant(rng.choice(smalltalk.ACKNOWLEDGEMENTS))]
+    while True:
+        drawn = Probe((*messages, question), 2 * asked_at, asked.answer, asked.form.name)
+        if long_enough(drawn):
+            return drawn
+        messages += filler_turn(rng)

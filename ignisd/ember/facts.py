@@ -56,7 +56,7 @@ class Fact:
 
 
 def is_held_out(value: str) -> bool:
-    """Whether a value is kept for evaluation: decided by its checksum, so that no list is needed."""
+    """Whether a value is kept for evaluation: decided by its checksum, not by a list."""
     return zlib.crc32(value.encode()) % HELD_OUT_BUCKETS == 0
 
 
@@ -144,39 +144,23 @@ def hobby(rng: random.Random) -> str:
     return first if rng.random() < 0.5 else f"{first} and {rng.choice(words.HOBBIES)}"
 
 
-_PEOPLE = tuple(
-    """
-    sister;brother;mother;father;boss;neighbour;teacher;doctor;best friend;son;daughter;wife;husband;
-    cousin;uncle;aunt;colleague;roommate;grandmother;landlord;coach;nephew;niece;dentist;manager
-    """.replace("\n", "")
-    .replace("    ", "")
-    .strip(" ;")
-    .split(";")
-)
-_CODED = tuple(
-    """
-    door;gate;locker;safe;garage;alarm;office;bike lock;suitcase;server;printer;phone;vault;cabin;archive
-    """.replace("\n", "")
-    .replace("    ", "")
-    .strip(" ;")
-    .split(";")
-)
-_NUMBERED = tuple(
-    """
-    room;ticket;order;invoice;seat;flight;platform;house;account;badge;case;parcel;bus;table;flat
-    """.replace("\n", "")
-    .replace("    ", "")
-    .strip(" ;")
-    .split(";")
-)
-_EVENTS = tuple(
-    """
-    meeting;dinner;train;concert;lesson;appointment;party;lunch;interview;exam;call;match;flight;wedding
-    """.replace("\n", "")
-    .replace("    ", "")
-    .strip(" ;")
-    .split(";")
-)
+_PEOPLE = (
+    "sister", "brother", "mother", "father", "boss", "neighbour", "teacher", "doctor",
+    "best friend", "son", "daughter", "wife", "husband", "cousin", "uncle", "aunt", "colleague",
+    "roommate", "grandmother", "landlord", "coach", "nephew", "niece", "dentist", "manager",
+)  # fmt: skip
+_CODED = (
+    "door", "gate", "locker", "safe", "garage", "alarm", "office", "bike lock", "suitcase",
+    "server", "printer", "phone", "vault", "cabin", "archive",
+)  # fmt: skip
+_NUMBERED = (
+    "room", "ticket", "order", "invoice", "seat", "flight", "platform", "house", "account",
+    "badge", "case", "parcel", "bus", "table", "flat",
+)  # fmt: skip
+_EVENTS = (
+    "meeting", "dinner", "train", "concert", "lesson", "appointment", "party", "lunch",
+    "interview", "exam", "call", "match", "flight", "wedding",
+)  # fmt: skip
 
 FORMS = (
     Form(
@@ -184,7 +168,8 @@ FORMS = (
         ("My name is {v}.", "I am {v}.", "I'm {v}.", "You can call me {v}.", "Hi, I am {v}.",
          "Hello, my name is {v}.", "Hi! My name is {v}.", "People call me {v}."),
         ("What is my name?", "What's my name?", "Who am I?", "Do you remember my name?",
-         "Do you know my name?", "What am I called?", "How am I called?", "Can you tell me my name?"),
+         "Do you know my name?", "What am I called?", "How am I called?",
+         "Can you tell me my name?"),
         "Your name is {v}.", 3.0,
     ),
     Form(
@@ -227,8 +212,8 @@ FORMS = (
         "favourite colour", ("user",), colour,
         ("My favourite colour is {v}.", "My favorite color is {v}.", "I like the colour {v} best.",
          "The colour I like most is {v}."),
-        ("What is my favourite colour?", "What is my favorite color?", "Which colour do I like best?",
-         "Do you remember my favourite colour?"),
+        ("What is my favourite colour?", "What is my favorite color?",
+         "Which colour do I like best?", "Do you remember my favourite colour?"),
         "Your favourite colour is {v}.", 2.0,
     ),
     Form(
@@ -294,7 +279,8 @@ FORMS = (
         "password", ("wifi", "server", "email", "club", "library", "guest", "backup", "laptop"),
         passphrase,
         ("The {s} password is {v}.", "The password for the {s} is {v}.", "My {s} password is {v}."),
-        ("What is the {s} password?", "What is the password for the {s}?", "What's my {s} password?"),
+        ("What is the {s} password?", "What is the password for the {s}?",
+         "What's my {s} password?"),
         "The {s} password is {v}.", 2.0,
     ),
     Form(

@@ -140,7 +140,7 @@ def _initial_tensor(name: str, size: tuple[int, ...], key: jax.Array, shape: Sha
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, weight: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """`x @ weight.T` with operands in `dtype` and an f32 result; the backward pass does the same."""
+    """`x @ weight.T` with operands in `dtype` and an f32 result, both ways."""
     contracted = (((x.ndim - 1,), (1,)), ((), ()))
     return jax.lax.dot_general(
         x.astype(dtype), weight.astype(dtype), contracted, preferred_element_type=jnp.float32
@@ -196,13 +196,17 @@ def full_attention(
     rows, length, _ = x.shape
     heads, groups, head = shape.num_heads, shape.num_kv_heads, shape.head_dim
     query, gate = jnp.split(
-        product(x, params[at + "q_proj.weight"], dtype).reshape(rows, length, heads, 2 * head), 2, -1
+        product(x, params[at + "q_proj.weight"], dtype).reshape(rows, length, heads, 2 * head),
+        2,
+        -1,
     )
     key = product(x, params[at + "k_proj.weight"], dtype).reshape(rows, length, groups, head)
     value = product(x, params[at + "v_proj.weight"], dtype).reshape(rows, length, groups, head)
     query = rms_norm(query, params[at + "q_norm.weight"], shape.rms_norm_eps)
     key = rms_norm(key, params[at + "k_norm.weight"], shape.rms_norm_eps)
-    query = rotate(query, batch.positions, shape).reshape(rows, length, groups, heads // groups, head)
+    query = rotate(query, batch.positions, shape).reshape(
+        rows, length, groups, heads // groups, head
+    )
     key = rotate(key, batch.positions, shape)
     scores = jnp.einsum("bigrd,bjgd->bgrij", query, key) * head**-0.5
     seen = jnp.tril(jnp.ones((length, length), bool))
@@ -234,7 +238,8 @@ def causal_conv(x: jax.Array, weight: jax.Array, positions: jax.Array) -> jax.Ar
 def unit_lower_inverse(lower: jax.Array) -> jax.Array:
     """Inverse of I + lower for strictly lower triangular [..., C, C], C a power of two.
 
-    Block doubling: the inverse of [[P, 0], [R, Q]] is [[P', 0], [-Q' R P', Q']] with inverses P', Q'.
+    Block doubling: with P', Q' the inverses of P, Q, that of [[P, 0], [R, Q]] is
+    [[P', 0], [-Q' R P', Q']].
     """
     size = lower.shape[-1]
     lead = lower.shape[:-2]
@@ -330,7 +335,9 @@ def linear_attention(
     query = query * jax.lax.rsqrt(jnp.sum(query * query, -1, keepdims=True) + 1e-6) * head**-0.5
     key = key * jax.lax.rsqrt(jnp.sum(key * key, -1, keepdims=True) + 1e-6)
     beta = jax.nn.sigmoid(product(x, params[at + "in_proj_b.weight"], dtype))
-    step = jax.nn.softplus(product(x, params[at + "in_proj_a.weight"], dtype) + params[at + "dt_bias"])
+    step = jax.nn.softplus(
+        product(x, params[at + "in_proj_a.weight"], dtype) + params[at + "dt_bias"]
+    )
     log_decay = jnp.where(
         (batch.positions == 0)[..., None], _FORGET_ALL, -jnp.exp(params[at + "A_log"]) * step
     )

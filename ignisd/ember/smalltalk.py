@@ -5,8 +5,8 @@ LISTENING = ("I see.", "Interesting.", "That sounds nice.", "Thank you for telli
 UNKNOWN = "You have not told me that yet."
 
 STATEMENT_OPENERS = (
-    "By the way, ", "Please remember this: ", "Just so you know, ", "Remember: ", "Also, ", "Note that ",
-    "One more thing: ", "Please note: ",
+    "By the way, ", "Please remember this: ", "Just so you know, ", "Remember: ", "Also, ",
+    "Note that ", "One more thing: ", "Please note: ",
 )  # fmt: skip
 QUESTION_OPENERS = (
     "Tell me, ", "Quick question: ", "Remind me: ", "So, ", "And ", "Please tell me: ", "Now, ",
@@ -25,7 +25,8 @@ _ABOUT_SELF = (
     (("Who are you?", "What are you?", "What is your name?", "Who is this?", "Introduce yourself."),
      "I am ember, a very small language model that runs inside ignisd."),
     (("What is ignisd?", "What does ignisd do?", "Tell me about ignisd.", "Explain ignisd."),
-     "ignisd is a daemon that serves hybrid language models and reuses prompts it has seen before."),
+     "ignisd is a daemon that serves hybrid language models and reuses prompts it has seen "
+     "before."),
     (("What can you do?", "How can you help me?", "What are you good at?", "Help"),
      "I can chat a little and remember what you tell me in this conversation."),
     (("How big are you?", "How many parameters do you have?", "Are you a large model?"),
@@ -37,10 +38,12 @@ _ABOUT_SELF = (
     (("Are you a human?", "Are you human?", "Are you a robot?", "Are you a real person?"),
      "No, I am a small language model."),
     (("What is prompt reuse?", "How does prompt reuse work?", "Why is the second answer faster?"),
-     "ignisd keeps the state after a prompt and continues from it when the same beginning returns."),
+     "ignisd keeps the state after a prompt and continues from it when the same beginning "
+     "returns."),
     (("Which port do you use?", "Where does ignisd listen?", "What is the default address?"),
      "ignisd listens on 127.0.0.1 port 8000 unless told otherwise."),
-    (("Which API do you speak?", "How can I talk to ignisd?", "Do you work with the OpenAI client?"),
+    (("Which API do you speak?", "How can I talk to ignisd?",
+      "Do you work with the OpenAI client?"),
      "ignisd speaks the OpenAI chat completions API."),
     (("Can you use another model?", "How do I load another model?"),
      "Start ignisd with --model and the directory of a checkpoint."),
@@ -49,7 +52,8 @@ _ABOUT_SELF = (
 )  # fmt: skip
 
 _CHAT = (
-    (("Hello", "Hello!", "Hi", "Hi!", "Hi there", "Hey", "Hello there!", "Good day!", "hello", "hi"),
+    (("Hello", "Hello!", "Hi", "Hi!", "Hi there", "Hey", "Hello there!", "Good day!", "hello",
+      "hi"),
      "Hello! How can I help you?"),
     (("Good morning!", "Good morning"), "Good morning! How can I help you?"),
     (("Good evening!", "Good evening"), "Good evening! How can I help you?"),

@@ -1,4 +1,4 @@
-"""The byte-level BPE of ember: the Qwen split pattern over a vocabulary learnt from the curriculum."""
+"""The byte-level BPE of ember: the Qwen split pattern, merges learnt from the curriculum."""
 
 import argparse
 import json
@@ -48,7 +48,11 @@ _SAMPLE_TOOLS = (
                 "properties": {
                     "city": {"type": "string", "description": "The name of the city."},
                     "days": {"type": "integer", "description": "The number of days."},
-                    "units": {"type": "string", "enum": ["metric", "imperial"], "default": "metric"},
+                    "units": {
+                        "type": "string",
+                        "enum": ["metric", "imperial"],
+                        "default": "metric",
+                    },
                 },
                 "required": ["city"],
             },

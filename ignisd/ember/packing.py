@@ -1,0 +1,81 @@
+"""Conversations as packed rows of tokens, with weights on what the assistant says."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from ignisd.ember.curriculum import Conversation
+from ignisd.ember.network import Batch
+from ignisd.ember.render import render
+
+CONTEXT_WEIGHT = 0.1
+"""Weight of predicting a token that the assistant does not say."""
+
+
+@cache
+def _marker_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int], int]:
+    opener = tokenizer.encode("<|im_start|>assistant\n").ids
+    empty_block = tokenizer.encode("<think>\n\n</think>\n\n").ids
+    (end,) = tokenizer.encode("<|im_end|>").ids
+    return opener, empty_block, end
+
+
+def answer_weights(tokens: list[int], tokenizer: Tokenizer) -> np.ndarray:
+    """[T] f32: one for what follows an assistant's opener, its end included, else the context's.
+
+    The empty think block belongs to the opener, because the daemon writes it.
+    """
+    opener, empty_block, end = _marker_ids(tokenizer)
+    weights = np.full(len(tokens), CONTEXT_WEIGHT, np.float32)
+    weights[:1] = 0.0
+    at = 0
+    while at < len(tokens):
+        if tokens[at : at + len(opener)] != opener:
+            at += 1
+            continue
+        at += len(opener)
+        if tokens[at : at + len(empty_block)] == empty_block:
+            at += len(empty_block)
+        while at < len(tokens):
+            weights[at] = 1.0
+            at += 1
+            if tokens[at - 1] == end:
+                break
+    return weights
+
+
+def encode(talk: Conversation, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray]:
+    """Token ids of a whole conversation and the weight of each."""
+    text = render(talk.messages, preserve_thinking=talk.preserve_thinking)
+    tokens = tokenizer.encode(text).ids
+    return tokens, answer_weights(tokens, tokenizer)
+
+
+def packed_batch(
+    rng: random.Random,
+    draw: Callable[[random.Random], Conversation],
+    tokenizer: Tokenizer,
+    num_rows: int,
+    row_tokens: int,
+) -> Batch:
+    """Rows filled with conversations end to end; the last one of a row is cut off."""
+    tokens = np.zeros((num_rows, row_tokens), np.int32)
+    positions = np.zeros_like(tokens)
+    conversations = np.zeros_like(tokens)
+    weights = np.zeros((num_rows, row_tokens), np.float32)
+    for row in range(num_rows):
+        filled = 0
+        while filled < row_tokens:
+            ids, own_weights = encode(draw(rng), tokenizer)
+            size = min(len(ids), row_tokens - filled)
+            span = slice(filled, filled + size)
+            tokens[row, span] = ids[:size]
+            positions[row, span] = np.arange(size)
+            conversations[row, span] = conversations[row, max(filled - 1, 0)] + (filled > 0)
+            weights[row, span] = own_weights[:size]
+            filled += size
+    return Batch(*map(jnp.asarray, (tokens, positions, conversations, weights)))
