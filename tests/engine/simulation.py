@@ -189,7 +189,7 @@ class Simulation:
             chunk,
             loses=lambda position: rng.random() < 0.05,
         )
-        self.link = _colliding if rng.random() < 0.1 else link_page
+        self.link = _colliding if rng.random() < 0.2 else link_page
         mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
         self.lengths = (60, 100) if tight else rng.choice(mixed)
         self.traffic = Traffic(rng, limits.max_context)
