@@ -19,7 +19,7 @@ LANE = 1
 """The sequence runs in the last lane; the others stay dead."""
 
 NUM_TABLE = 8
-CHUNK = 128
+CHUNK = forward.LEAST_ROWS
 
 
 class PagedRun:
@@ -32,7 +32,7 @@ class PagedRun:
         self._spec = ForwardSpec(model, kv_format)
         self._params = params
         self._table = jnp.arange(NUM_TABLE, 0, -1, dtype=jnp.int32)
-        self._prefill = jax.jit(partial(forward.prefill, self._spec, num_images=0))
+        self._prefill = jax.jit(partial(forward.prefill, self._spec))
         self._decode = jax.jit(partial(forward.decode, self._spec))
         self._logits = jax.jit(partial(forward.logits, self._spec))
 
@@ -41,16 +41,17 @@ class PagedRun:
         state_spec = self._spec.model.state_spec(self._spec.kv_format)
         pool = empty_pool(state_spec, NUM_TABLE + 1)
         bank = LaneBank(empty_state(state_spec, NUM_LANES))
+        images = empty_state(state_spec, 1)
         for start in range(0, length, CHUNK):
             part = tokens[start : min(start + CHUNK, length)]
             chunk = Chunk(
-                tokens=jnp.array(np.pad(part, (0, CHUNK - len(part)))),
+                tokens=jnp.array(np.pad(part, (0, CHUNK - len(part))), jnp.int32),
                 num_tokens=jnp.int32(len(part)),
                 lane=jnp.int32(LANE),
                 table=self._table,
                 keep=jnp.zeros(CHUNK // PAGE_TOKENS, jnp.int32),
             )
-            pool, bank, _, hidden = self._prefill(self._params, pool, bank, chunk)
+            pool, bank, images, hidden = self._prefill(self._params, pool, bank, images, chunk)
         live = jnp.arange(NUM_LANES) == LANE
         # Both passes give logits in one shape: a row a lane.
         rows = [self._logits(self._params, jnp.where(live[:, None], hidden, 0), live)[LANE]]
