@@ -127,10 +127,10 @@ class _Answer:
                 self._counters.observe(step)
                 reuse = self._reuse(step)
                 if self._prepared.chat.include_usage:
-                    yield self._shapes.closing(step.finish_reason, None)
+                    yield self._shapes.closing(step, None)
                     yield self._shapes.usage(step.usage, reuse)
                 else:
-                    yield self._shapes.closing(step.finish_reason, reuse)
+                    yield self._shapes.closing(step, reuse)
 
     def _reuse(self, outcome: Outcome) -> object | None:
         if not self._wants_reuse:

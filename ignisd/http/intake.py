@@ -9,7 +9,7 @@ from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.parse import parse_chat
 from ignisd.chat.types import ChatRequest, Prompt, SamplingFields
 from ignisd.engine.types import Request, SamplingParams
-from ignisd.errors import ContextLengthExceeded, ModelNotFound
+from ignisd.errors import ContextLengthExceeded, ModelNotFound, Overloaded
 from ignisd.http.options import HttpOptions
 from state.chain import Chain, chain_of
 
@@ -30,6 +30,7 @@ class Intake:
         self._options = options
         self._workers = ThreadPoolExecutor(options.num_workers, thread_name_prefix="ignisd-chat")
         self._ids = itertools.count(1)
+        self._num_preparing = 0
 
     def close(self) -> None:
         """Let the threads go; nothing may be prepared afterwards."""
@@ -40,9 +41,16 @@ class Intake:
 
         Raises:
             RequestError: the body, the model's name or the length of the prompt is wrong.
+            Overloaded: too many requests wait for a thread.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._workers, _prepare, body, model)
+        if self._num_preparing >= self._options.max_preparing:
+            raise Overloaded(self._options.max_preparing)
+        self._num_preparing += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._workers, _prepare, body, model)
+        finally:
+            self._num_preparing -= 1
 
     def engine_request(self, prepared: Prepared, model: ModelInfo, name: str) -> Request:
         """What to submit. Ids ascend in the order of the calls."""

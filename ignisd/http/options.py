@@ -33,6 +33,7 @@ class HttpOptions:
         request_timeout_s: limit of an answer that is not streamed; None is no limit.
         stall_s: an engine that is busy but made no progress for so long counts as stalled.
         num_workers: threads that parse, render and tokenize.
+        max_preparing: requests that may be with these threads, or wait for them.
         now_ms: the engine's clock, in milliseconds.
         now_s: the wall clock, in Unix seconds.
         draw_seed: a fresh 32-bit seed.
@@ -48,6 +49,7 @@ class HttpOptions:
     request_timeout_s: float | None = None
     stall_s: float = 30.0
     num_workers: int = 2
+    max_preparing: int = 256
     now_ms: Callable[[], float] = _monotonic_ms
     now_s: Callable[[], float] = time.time
     draw_seed: Callable[[], int] = _fresh_seed

@@ -35,6 +35,7 @@ class ChatShapes:
         return {
             **self._head("chat.completion", [choice]),
             "usage": usage_object(outcome.usage),
+            "timings": timings_object(outcome),
             **_optional("ignis_reuse", reuse),
         }
 
@@ -46,9 +47,13 @@ class ChatShapes:
         """A chunk with text."""
         return self._chunk({delta.channel.value: delta.text}, None)
 
-    def closing(self, finish_reason: str, reuse: object | None) -> dict[str, object]:
-        """The chunk that tells why the answer ended."""
-        return {**self._chunk({}, finish_reason), **_optional("ignis_reuse", reuse)}
+    def closing(self, outcome: Outcome, reuse: object | None) -> dict[str, object]:
+        """The chunk that tells why the answer ended, and how long it took."""
+        return {
+            **self._chunk({}, outcome.finish_reason),
+            "timings": timings_object(outcome),
+            **_optional("ignis_reuse", reuse),
+        }
 
     def usage(self, usage: Usage, reuse: object | None) -> dict[str, object]:
         """The chunk with the usage; it has no choices."""
@@ -81,6 +86,32 @@ def usage_object(usage: Usage) -> dict[str, object]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def timings_object(outcome: Outcome) -> dict[str, object]:
+    """Reading and writing times under the names that dashboards know.
+
+    Reading lasts from the admission to the first token; rates are null where nothing was timed.
+    """
+    timings, usage = outcome.timings, outcome.usage
+    read_ms = 0.0
+    if timings.first_token_ms is not None and timings.admitted_ms is not None:
+        read_ms = timings.first_token_ms - timings.admitted_ms
+    read = usage.prompt_tokens - usage.cached_tokens
+    gaps = max(0, usage.completion_tokens - 1)
+    return {
+        "cache_n": usage.cached_tokens,
+        "prompt_n": read,
+        "prompt_ms": round(read_ms, 3),
+        "prompt_per_second": _rate(read, read_ms),
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": round(timings.decode_ms, 3),
+        "predicted_per_second": _rate(gaps, timings.decode_ms),
+    }
+
+
+def _rate(count: int, took_ms: float) -> float | None:
+    return round(1000 * count / took_ms, 3) if took_ms > 0 else None
 
 
 def _optional(name: str, value: object | None) -> dict[str, object]:

@@ -11,9 +11,9 @@ def request_of(*messages):
     left = list(messages)
 
     async def receive():
-        if left:
-            return left.pop(0)
-        await asyncio.Event().wait()
+        if not left:
+            await asyncio.Event().wait()
+        return left.pop(0)
 
     return Request({"type": "http", "headers": []}, receive)
 

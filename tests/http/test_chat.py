@@ -1,11 +1,13 @@
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignisd.chat.types import SamplingFields
-from ignisd.engine.types import FinishReason, SamplingParams
+from ignisd.engine.types import FinishReason, Reuse, SamplingParams, Timings
 from ignisd.http.options import HttpOptions
+from ignisd.http.reply import Outcome, Usage
+from ignisd.http.shapes import timings_object
 from state.reuse import Miss, MissReason
 from state.spec import Class
 from tests.chat.test_output import CORPUS
@@ -53,6 +55,15 @@ async def test_a_plain_answer_has_the_whole_shape():
             "prompt_tokens_details": {"cached_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 0},
         },
+        "timings": {
+            "cache_n": 0,
+            "prompt_n": prompt_tokens,
+            "prompt_ms": 0.0,
+            "prompt_per_second": None,
+            "predicted_n": 6,
+            "predicted_ms": 0.0,
+            "predicted_per_second": None,
+        },
     }
     assert response.headers["x-request-id"] == "req-abc"
     assert response.headers["x-ignis-reuse"] == "miss=no_match; cached=0; matched=0"
@@ -98,10 +109,14 @@ async def test_the_stream_concatenated_is_the_plain_answer(data, think, limit):
     assert events[-3]["choices"][0]["finish_reason"] == choice["finish_reason"]
 
 
+SHARED = make_rig()
+
+
+@settings(max_examples=40)
 @given(st.binary(max_size=24))
 async def test_every_event_is_valid_whatever_the_model_says(data):
-    rig = make_rig(Script(list(data)))
-    assert joined(await stream(rig)) == data.decode("utf-8", "replace")
+    SHARED.engine.script = Script(list(data))
+    assert joined(await stream(SHARED)) == data.decode("utf-8", "replace")
 
 
 async def test_reasoning_is_split_off():
@@ -254,6 +269,14 @@ def rig_tokens(rig, text):
     prompt = rig.model.renderer.render(chat)
     prepared = Prepared(chat, prompt, chain_of(prompt.tokens))
     return Intake(HttpOptions()).engine_request(prepared, rig.model, "x")
+
+
+def test_timings_leave_out_the_queue_and_the_cached_tokens():
+    timings = Timings(0.0, 100.0, 300.0, 900.0, 0.0, 900.0)
+    told = timings_object(Outcome("stop", Usage(500, 400, 4, 0), Reuse(), timings))
+    assert (told["cache_n"], told["prompt_n"], told["predicted_n"]) == (400, 100, 4)
+    assert (told["prompt_ms"], told["prompt_per_second"]) == (200.0, 500.0)
+    assert (told["predicted_ms"], told["predicted_per_second"]) == (600.0, 5.0)
 
 
 async def test_the_clients_request_id_comes_back_when_it_is_harmless():

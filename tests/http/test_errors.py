@@ -131,6 +131,15 @@ async def test_a_full_queue_is_429_with_retry_after(streamed):
     assert len(rig.engine.requests) == 1
 
 
+async def test_a_flood_of_prompts_to_render_is_bounded():
+    rig = make_rig(options=HttpOptions(num_workers=1, max_preparing=3))
+    async with rig.client() as client:
+        slow = ask(messages=[{"role": "user", "content": "word " * 500}])
+        answers = await asyncio.gather(*(client.post(CHAT, json=slow) for _ in range(20)))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert (await client.post(CHAT, json=ask())).is_success
+
+
 async def test_while_loading_and_draining_requests_get_503():
     rig = make_rig(ready=False)
     rig.service.report_progress(0.42)
