@@ -251,13 +251,13 @@ class ReuseIndex:
         return min(same, key=lambda one: one.slot, default=None)
 
     def _parting(self, chain: Chain, num_tokens: int) -> tuple[int, int | None]:
-        """Leading tokens shared with the nearest key, and where the two differ if they do."""
+        """Leading tokens shared with the nearest key, and where the prompt parts from it if so."""
         order = self.in_order.get(chain.salt, ())
         at = bisect_left(order, chain.raw, key=lambda id: self.entries[id].chain.raw)
         shared, diverged_at = 0, None
         for id in order[max(at - 1, 0) : at + 1]:
             key = self.entries[id].chain
-            common = min(key.num_shared(chain), num_tokens)
+            common = key.num_shared(chain)
             differ = common if common < min(key.num_tokens, num_tokens) else None
             if common > shared or (common == shared and differ is not None):
                 shared, diverged_at = common, differ

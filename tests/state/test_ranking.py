@@ -89,6 +89,14 @@ def test_states_of_other_kinds_bound_the_gaps_of_periodic_ones() -> None:
     assert _order(states) == [3, 6, 2, 7]
 
 
+def test_a_state_that_goes_widens_the_gap_of_the_one_before_it() -> None:
+    path = [_periodic(3), _periodic(5), _periodic(7, kind=Kind.CHECKPOINT)]
+    other = retained(20, chain_of_letters([2] * 2), kind=Kind.PERIODIC, cls=Class.AGENT)
+    end = retained(21, chain_of_letters([2] * 6), kind=Kind.CHECKPOINT)
+    # 5 leaves 3..7; without it 3 leaves 0..7, more than the other's 0..6.
+    assert _order([*path, other, end])[:3] == [5, 20, 3]
+
+
 def test_a_branch_bounds_the_gap_by_its_nearest_extension() -> None:
     stem = retained(1, chain_of_letters([1] * 4), kind=Kind.PERIODIC)
     near = retained(2, chain_of_letters([1] * 4 + [2]), kind=Kind.CHECKPOINT)
