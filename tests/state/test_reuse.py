@@ -137,6 +137,16 @@ def test_a_match_says_why_it_is_not_longer() -> None:
     assert (found.length, found.matched_tokens, found.shortfall) == (192, 192, None)
 
 
+def test_what_was_discarded_counts_only_where_it_would_have_served() -> None:
+    chain = chain_of_letters([1, 2, 3])
+    gone = EMPTY.insert(retained(1, chain)).remove(1)
+    assert gone.longest_match(chain, 192) == Miss(MissReason.NO_MATCH, 0, None)
+    index = EMPTY.insert(retained(1, chain, 64)).insert(retained(2, chain, 128)).remove(1)
+    found = index.longest_match(chain, 192)
+    assert isinstance(found, Match)
+    assert (found.length, found.shortfall) == (128, None)
+
+
 def test_only_so_many_discarded_states_are_remembered() -> None:
     index = EMPTY
     for id in range(NUM_REMEMBERED + 2):

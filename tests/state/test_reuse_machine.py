@@ -228,6 +228,16 @@ class IndexMachine(RuleBasedStateMachine):
         answer = self.index.longest_match(chain, num_tokens)
         self.compare(answer, salt, prompt[:num_tokens])
 
+    @precondition(lambda self: self.model.states or self.model.forgotten)
+    @rule(data=st.data(), more=st.sampled_from([[], [7], tokens_of([1]), tokens_of([2], [7])]))
+    def look_up_again(self, data: st.DataObject, more: list[int]) -> None:
+        """A prompt that is, or continues, what is retained or was."""
+        known = [(one.salt, one.tokens) for one in self.model.states.values()]
+        salt, tokens = data.draw(st.sampled_from(known + self.model.forgotten))
+        prompt = tokens + more
+        chain = chain_of(prompt, salt, self.link)
+        self.compare(self.index.longest_match(chain, len(prompt)), salt, prompt)
+
     def compare(self, answer: Match | Miss, salt: bytes, prompt: list[int]) -> None:
         if len(prompt) <= PAGE_TOKENS:
             assert answer == Miss(MissReason.TOO_SHORT)
