@@ -241,13 +241,12 @@ def double_finish() -> AbstractContextManager[Any]:
 @mutant
 def answer_past_its_stop() -> AbstractContextManager[Any]:
     """A stop token is treated as any other."""
-    real = scheduler._sampled
+    real = scheduler._end
 
-    def sampled(world: World, seq: Any, token: int, now_ms: float) -> World:
-        deaf = replace(seq, request=replace(seq.request, stop_ids=frozenset()))
-        return real(world, deaf, token, now_ms)
+    def end(seq: Any, token: int) -> Any:
+        return real(replace(seq, request=replace(seq.request, stop_ids=frozenset())), token)
 
-    return patch.object(scheduler, "_sampled", sampled)
+    return patch.object(scheduler, "_end", end)
 
 
 @mutant

@@ -50,6 +50,8 @@ class Engine:
         queue_limit: most requests that may wait (--server-queue).
         stream_depth: undelivered tokens at which a request is paused.
         stall_ms: a reader that takes nothing for so long from a full stream is cancelled.
+        round_timeout_ms: a device that takes longer for one turn is taken for stuck, and the engine
+            dies. Its thread cannot be stopped: the process should then leave by `os._exit`.
         check: verify every invariant at every round.
         on_finish: told of every end, in the loop's thread; must not raise.
     """
@@ -63,6 +65,7 @@ class Engine:
         queue_limit: int = 256,
         stream_depth: int = 256,
         stall_ms: float = 60_000.0,
+        round_timeout_ms: float | None = None,
         check: bool = False,
         on_finish: Callable[[Finish], None] = _unheard,
     ) -> None:
@@ -72,6 +75,7 @@ class Engine:
         self._queue_limit = queue_limit
         self._stream_depth = stream_depth
         self._stall_ms = stall_ms
+        self._round_timeout_ms = round_timeout_ms
         self._check = check
         self._on_finish = on_finish
         self._device = ThreadPoolExecutor(1, thread_name_prefix="ignisd-device")
@@ -159,7 +163,6 @@ class Engine:
             self._ended.set()
 
     async def _turns(self) -> None:
-        loop = asyncio.get_running_loop()
         under_way: object | None = None
         while True:
             began_ms = self._clock()
@@ -172,9 +175,7 @@ class Engine:
                     return
                 await self._idle()
                 continue
-            under_way, result = await loop.run_in_executor(
-                self._device, self._turn_device, work, under_way
-            )
+            under_way, result = await self._on_device(work, under_way)
             fetched_ms = self._clock()
             self._device_ms += fetched_ms - planned_ms
             if result is not None:
@@ -182,6 +183,21 @@ class Engine:
                 self._deliver(events, fetched_ms)
             self._progress_ms = self._clock()
             self._deliver_ms += self._progress_ms - fetched_ms
+
+    async def _on_device(
+        self, work: Round | None, under_way: object | None
+    ) -> tuple[object | None, RoundResult | None]:
+        loop = asyncio.get_running_loop()
+        turn = loop.run_in_executor(self._device, self._turn_device, work, under_way)
+        if self._round_timeout_ms is None:
+            return await turn
+        done, _ = await asyncio.wait({turn}, timeout=self._round_timeout_ms / 1000.0)
+        if not done:
+            lanes = {seq.lane: f"{seq.phase} at {seq.position}" for seq in self._world.running}
+            raise EngineFailure(
+                f"the device has not answered for {self._round_timeout_ms:.0f} ms; lanes: {lanes}"
+            )
+        return turn.result()
 
     def _turn_device(
         self, work: Round | None, under_way: object | None

@@ -34,6 +34,7 @@ from ignisd.engine.world import (
     pages_for,
     standing,
     with_sequence,
+    with_sequences,
 )
 from state.spec import PAGE_TOKENS, Class
 
@@ -150,6 +151,7 @@ def _plan_decode(world: World, now_ms: float) -> tuple[World, tuple[DecodeLane, 
     for seq in lanes:
         world = _next_page(world, seq, now_ms)
     steps: list[DecodeLane] = []
+    stepped: list[Sequence] = []
     for lane in lanes:
         seq = world.sequences[lane.request.id]
         if seq.parked:
@@ -157,9 +159,9 @@ def _plan_decode(world: World, now_ms: float) -> tuple[World, tuple[DecodeLane, 
         world, seq = _pages_ahead(world, seq)
         assert seq.lane is not None, f"request {seq.request.id} decodes without a lane"
         steps.append(DecodeLane(seq.request.id, seq.lane, seq.position, seq.table))
-        seq = replace(seq, position=seq.position + 1, issued=seq.issued + 1)
-        world = with_sequence(world, seq)
-    return world, tuple(sorted(steps, key=lambda step: step.lane))
+        stepped.append(replace(seq, position=seq.position + 1, issued=seq.issued + 1))
+    steps.sort(key=lambda step: step.lane)
+    return with_sequences(world, stepped), tuple(steps)
 
 
 def _next_page(world: World, seq: Sequence, now_ms: float) -> World:
@@ -237,10 +239,7 @@ def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tup
     )
     world = publish(world, result.number, frozenset(result.captured), now_ms)
     world = _started(world, result.number)
-    for request_id, token in result.tokens.items():
-        seq = world.sequences.get(request_id)
-        if seq is not None:
-            world = _sampled(world, seq, token, now_ms)
+    world = _sampled(world, result, now_ms)
     return take_events(world)
 
 
@@ -254,23 +253,43 @@ def _started(world: World, number: int) -> World:
     return world
 
 
-def _sampled(world: World, seq: Sequence, token: int, now_ms: float) -> World:
-    """Deliver a token, or end the answer with it."""
-    if seq.limit_tokens == 0:
-        return finish(world, seq, FinishReason.LENGTH, now_ms)
-    timings = seq.timings
-    gap = 0.0 if timings.last_token_ms is None else now_ms - timings.last_token_ms
-    timings = replace(
-        timings,
-        first_token_ms=now_ms if timings.first_token_ms is None else timings.first_token_ms,
-        last_token_ms=now_ms,
-        longest_gap_ms=max(timings.longest_gap_ms, gap),
-    )
-    seq = replace(seq, generated=seq.generated + 1, timings=timings)
-    world = with_sequence(world, seq)
-    if token in seq.request.stop_ids:
-        return finish(world, seq, FinishReason.STOP, now_ms)
-    world = replace(world, events=(*world.events, Token(seq.request.id, token)))
-    if seq.generated == seq.limit_tokens:
-        return finish(world, seq, FinishReason.LENGTH, now_ms)
+def _sampled(world: World, result: RoundResult, now_ms: float) -> World:
+    """Deliver tokens, and end the answers that they end."""
+    fed: list[Sequence] = []
+    events: list[Event] = []
+    ends: list[tuple[Sequence, FinishReason]] = []
+    for request_id, token in result.tokens.items():
+        seq = world.sequences.get(request_id)
+        if seq is None:
+            continue
+        reason = _end(seq, token)
+        if seq.limit_tokens > 0:
+            seq = replace(seq, generated=seq.generated + 1, timings=_later(seq.timings, now_ms))
+            if reason is not FinishReason.STOP:
+                events.append(Token(request_id, token))
+        if reason is None:
+            fed.append(seq)
+        else:
+            ends.append((seq, reason))
+    world = with_sequences(world, fed)
+    world = replace(world, events=(*world.events, *events))
+    for seq, reason in ends:
+        world = finish(world, seq, reason, now_ms)
     return world
+
+
+def _end(seq: Sequence, token: int) -> FinishReason | None:
+    """Why a sequence ends with its next token, None when it goes on."""
+    if seq.limit_tokens == 0:
+        return FinishReason.LENGTH
+    if token in seq.request.stop_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if seq.generated + 1 == seq.limit_tokens else None
+
+
+def _later(timings: Timings, now_ms: float) -> Timings:
+    """The timings after one token more."""
+    if timings.first_token_ms is None or timings.last_token_ms is None:
+        return replace(timings, first_token_ms=now_ms, last_token_ms=now_ms)
+    gap_ms = max(timings.longest_gap_ms, now_ms - timings.last_token_ms)
+    return replace(timings, last_token_ms=now_ms, longest_gap_ms=gap_ms)

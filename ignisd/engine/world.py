@@ -1,7 +1,7 @@
 """Everything the scheduler may see, as one frozen value, and the small changes others share."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -242,6 +242,14 @@ def pages_for(num_tokens: int) -> int:
 def with_sequence(world: World, seq: Sequence) -> World:
     """The world with one sequence put in or replaced."""
     return replace(world, sequences=MappingProxyType({**world.sequences, seq.request.id: seq}))
+
+
+def with_sequences(world: World, changed: Iterable[Sequence]) -> World:
+    """The world with some sequences replaced."""
+    new = {seq.request.id: seq for seq in changed}
+    if not new:
+        return world
+    return replace(world, sequences=MappingProxyType({**world.sequences, **new}))
 
 
 def standing(seq: Sequence, limits: Limits, now_ms: float) -> tuple[int, float, int]:

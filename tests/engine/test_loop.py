@@ -331,3 +331,16 @@ async def test_progress_tells_a_stuck_device_from_an_idle_one() -> None:
         assert stats.idle_ms == 5000.0
         setup.device.gate.release(1000)
         await read(stream)
+
+
+async def test_a_device_that_does_not_answer_ends_the_engine() -> None:
+    async with running(round_timeout_ms=50.0) as setup:
+        setup.device.gate = threading.Semaphore(0)
+        stream = setup.submit(words(60, 1))
+        try:
+            _, finish = await asyncio.wait_for(read(stream), 20)
+            assert finish.reason is FinishReason.ERROR
+            with pytest.raises(EngineFailure, match=r"not answered for 50 ms; lanes: \{0: 'decod"):
+                await setup.task
+        finally:
+            setup.device.gate.release(1000)
