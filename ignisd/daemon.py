@@ -11,6 +11,7 @@ from hypercorn.asyncio import serve as serve_http
 from hypercorn.config import Config
 
 from ignisd import log
+from ignisd.engine.compiles import CompileCounter
 from ignisd.engine.loop import Engine
 from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
@@ -51,6 +52,7 @@ class _Daemon:
         self._closed = asyncio.Event()
         name, _ = find_model(settings.model, settings.models_dir)
         self._service = Service(name)
+        self._compiles = CompileCounter()
         self._began_s = time.monotonic()
 
     async def run(self) -> int:
@@ -99,8 +101,10 @@ class _Daemon:
             queue_limit=settings.server_queue,
             check=settings.check,
             on_finish=log.done,
+            late_compiles=lambda: self._compiles.num_compiles,
         )
         turning = asyncio.create_task(engine.run(), name="engine")
+        self._compiles.start_counting()
         self._service.set_ready(engine, loaded.info)
         log.write(
             _log,

@@ -53,6 +53,7 @@ class Engine:
         round_timeout_ms: a device that takes longer for one turn is taken for stuck, and the engine
             dies. Its thread cannot be stopped: the process should then leave by `os._exit`.
         check: verify every invariant at every round.
+        late_compiles: how many programs were compiled since the start.
         on_finish: told of every end, in the loop's thread; must not raise.
     """
 
@@ -68,6 +69,7 @@ class Engine:
         round_timeout_ms: float | None = None,
         check: bool = False,
         on_finish: Callable[[Finish], None] = _unheard,
+        late_compiles: Callable[[], int] = lambda: 0,
     ) -> None:
         self._world = world
         self._runner = runner
@@ -78,6 +80,7 @@ class Engine:
         self._round_timeout_ms = round_timeout_ms
         self._check = check
         self._on_finish = on_finish
+        self._late_compiles = late_compiles
         self._device = ThreadPoolExecutor(1, thread_name_prefix="ignisd-device")
         self._streams: dict[int, Stream] = {}
         self._inbox: list[Command] = []
@@ -304,4 +307,5 @@ class Engine:
             plan_ms=self._plan_ms,
             device_ms=self._device_ms,
             deliver_ms=self._deliver_ms,
+            late_compiles=self._late_compiles(),
         )

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from ignisd.model import forward, sampler
 from ignisd.model.forward import LEAST_ROWS, Chunk, ForwardSpec, Params
 from ignisd.model.sampler import SamplerBank
-from state import images as image_ops
 from state.device import (
     KvPool,
     LaneBank,
@@ -24,6 +23,7 @@ from state.device import (
     empty_pool,
     empty_state,
 )
+from state.images import capture, claim, clear, read_slot, save_lane, take_row
 from state.spec import PAGE_TOKENS
 
 Compiled = Callable[..., Any]
@@ -146,8 +146,60 @@ class Programs:
     read_slot: Compiled
 
 
-def _abstract(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+def _abstract(tree: Any, skip: int = 0) -> Any:
+    """The tree's shapes, without the `skip` leading axes."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[skip:], leaf.dtype), tree)
+
+
+def _abstract_chunk(shape: Shape, width: int) -> Chunk:
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    return Chunk(
+        tokens=jax.ShapeDtypeStruct((width,), jnp.int32),
+        num_tokens=scalar,
+        lane=scalar,
+        table=jax.ShapeDtypeStruct((shape.table_pages,), jnp.int32),
+        keep=jax.ShapeDtypeStruct((width // PAGE_TOKENS,), jnp.int32),
+    )
+
+
+Job = tuple[Any, tuple[Any, ...]]
+"""A jitted function and the shapes of its arguments."""
+
+
+def _model_jobs(spec: ForwardSpec, shape: Shape, params: Params, device: DeviceState) -> list[Job]:
+    """The programs that run the model: prefill from the widest on, decode, first token."""
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    given, pool, bank = _abstract(params), _abstract(device.pool), _abstract(device.bank)
+    stack, sampling = _abstract(device.images), _abstract(device.sampler)
+    tables = jax.ShapeDtypeStruct((shape.num_lanes, shape.table_pages), jnp.int32)
+    live = jax.ShapeDtypeStruct((shape.num_lanes,), jnp.bool_)
+    hidden = jax.ShapeDtypeStruct((spec.model.hidden_size,), jnp.float32)
+    prefill = jax.jit(partial(forward.prefill, spec), donate_argnums=(1, 2, 3))
+    decode = jax.jit(partial(_decode, spec), donate_argnums=(1, 2, 3))
+    first = jax.jit(partial(_first_token, spec), donate_argnums=1)
+    chunks = [_abstract_chunk(shape, width) for width in shape.widths[::-1]]
+    return [
+        *((prefill, (given, pool, bank, stack, chunk)) for chunk in chunks),
+        (decode, (given, pool, bank, sampling, tables, live)),
+        (first, (given, sampling, scalar, hidden, scalar)),
+    ]
+
+
+def _copy_jobs(device: DeviceState) -> list[Job]:
+    """The programs that set lanes up and move images, in the order of `Programs`."""
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    bank, slots = _abstract(device.bank), _abstract(device.slots)
+    stack, image = _abstract(device.images), _abstract(device.images, skip=1)
+    sampling, row = _abstract(device.sampler), _abstract(device.sampler, skip=1)
+    return [
+        (jax.jit(sampler.set_lane, donate_argnums=0), (sampling, scalar, row)),
+        (claim, (bank, scalar, image)),
+        (clear, (bank, scalar)),
+        (save_lane, (bank, scalar)),
+        (take_row, (stack, scalar)),
+        (capture, (slots, scalar, image)),
+        (read_slot, (slots, scalar)),
+    ]
 
 
 def compile_programs(
@@ -169,57 +221,20 @@ def compile_programs(
         lane, row), claim(*bank, lane, image), clear(*bank, lane), save_lane(bank, lane),
         take_image(images, row), capture(*slots, slot, image), read_slot(slots, slot).
     """
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    given, pool, bank = _abstract(params), _abstract(device.pool), _abstract(device.bank)
-    stack, slots, sampling = (
-        _abstract(device.images),
-        _abstract(device.slots),
-        _abstract(device.sampler),
-    )
-    image = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), stack)
-    row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), sampling)
-    tables = jax.ShapeDtypeStruct((shape.num_lanes, shape.table_pages), jnp.int32)
-    live = jax.ShapeDtypeStruct((shape.num_lanes,), jnp.bool_)
-    hidden = jax.ShapeDtypeStruct((spec.model.hidden_size,), jnp.float32)
-
-    def chunk(width: int) -> Chunk:
-        return Chunk(
-            tokens=jax.ShapeDtypeStruct((width,), jnp.int32),
-            num_tokens=scalar,
-            lane=scalar,
-            table=jax.ShapeDtypeStruct((shape.table_pages,), jnp.int32),
-            keep=jax.ShapeDtypeStruct((width // PAGE_TOKENS,), jnp.int32),
-        )
-
-    prefill = jax.jit(partial(forward.prefill, spec), donate_argnums=(1, 2, 3))
-    decode = jax.jit(partial(_decode, spec), donate_argnums=(1, 2, 3))
-    first = jax.jit(partial(_first_token, spec), donate_argnums=1)
-    set_lane = jax.jit(sampler.set_lane, donate_argnums=0)
     # The longest compilations first, so that the threads end together.
-    todo: list[tuple[Any, tuple[Any, ...]]] = [
-        *((prefill, (given, pool, bank, stack, chunk(width))) for width in shape.widths[::-1]),
-        (decode, (given, pool, bank, sampling, tables, live)),
-        (first, (given, sampling, scalar, hidden, scalar)),
-        (set_lane, (sampling, scalar, row)),
-        (image_ops.claim, (bank, scalar, image)),
-        (image_ops.clear, (bank, scalar)),
-        (image_ops.save_lane, (bank, scalar)),
-        (image_ops.take_row, (stack, scalar)),
-        (image_ops.capture, (slots, scalar, image)),
-        (image_ops.read_slot, (slots, scalar)),
-    ]
+    jobs = [*_model_jobs(spec, shape, params, device), *_copy_jobs(device)]
     done = 0
 
-    def build(item: tuple[Any, tuple[Any, ...]]) -> Compiled:
+    def build(job: Job) -> Compiled:
         nonlocal done
-        function, arguments = item
+        function, arguments = job
         compiled: Compiled = function.lower(*arguments).compile()
         done += 1
         if progress is not None:
-            progress(done, len(todo))
+            progress(done, len(jobs))
         return compiled
 
     with ThreadPoolExecutor(_COMPILE_THREADS) as threads:
-        built = list(threads.map(build, todo))
+        built = list(threads.map(build, jobs))
     widths = len(shape.widths)
     return Programs(dict(zip(shape.widths[::-1], built[:widths], strict=True)), *built[widths:])

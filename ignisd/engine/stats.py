@@ -106,6 +106,7 @@ class EngineStats:
         retained: retained states by kind.
         retained_tokens: sum of their lengths, common pages counted as often as they are shared.
         counters: totals since the start.
+        late_compiles: programs compiled since the model was ready; more than 0 is a bug.
         plan_ms, device_ms, deliver_ms: time spent in each part of all rounds together.
     """
 
@@ -129,3 +130,4 @@ class EngineStats:
     plan_ms: float = 0.0
     device_ms: float = 0.0
     deliver_ms: float = 0.0
+    late_compiles: int = 0

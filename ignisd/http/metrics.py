@@ -143,6 +143,9 @@ def _rounds(stats: EngineStats) -> Iterator[Metric]:
         "deliver": stats.deliver_ms / 1000,
     }
     yield _counter("round_seconds", "Time spent in rounds, by part.", "part", parts)
+    yield _count(
+        "compiles_after_ready", "Programs compiled under traffic; a bug.", stats.late_compiles
+    )
 
 
 def _value(name: str, help_text: str, value: float) -> Metric:

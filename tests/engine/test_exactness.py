@@ -47,6 +47,8 @@ class Cold:
 def grow(server: Server, cold: Cold, seed: int, seen: Seen) -> None:
     """One conversation tree: turns, forks, retries, siblings and departures, some together."""
     rng = random.Random(seed)
+    # Prefixes that were hit keep their slots from others until they have been idle for a while.
+    server.now_ms += 120_000.0
     vocab = server.model.spec.model.vocab_size
     system = tuple(rng.randrange(8, vocab) for _ in range(rng.choice((0, 40, 64, 130, 200))))
     trees = [Conversation(rng, vocab, system)]
