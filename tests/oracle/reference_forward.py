@@ -90,15 +90,16 @@ def _delta_rule(spec: ModelSpec, layer: dict[str, F64], x: F64) -> F64:
     decay = np.exp(-np.exp(layer["a_log"]) * softplus)
     gate = _silu(x @ layer["z"].T).reshape(num_tokens, value_heads, -1)
 
+    # Consecutive value heads share a key head.
+    query, key = (np.repeat(x, value_heads // key_heads, axis=1) for x in (query, key))
     memory = np.zeros((value_heads, spec.linear_key_dim, spec.linear_value_dim))
     out = np.empty((num_tokens, value_heads, spec.linear_value_dim))
     for token in range(num_tokens):
-        for head in range(value_heads):
-            source = head // (value_heads // key_heads)
-            kept = decay[token, head] * memory[head]
-            error = beta[token, head] * (value[token, head] - key[token, source] @ kept)
-            memory[head] = kept + np.outer(key[token, source], error)
-            out[token, head] = query[token, source] @ memory[head]
+        kept = decay[token][:, None, None] * memory
+        known = np.einsum("hk,hkv->hv", key[token], kept)
+        error = beta[token][:, None] * (value[token] - known)
+        memory = kept + key[token][:, :, None] * error[:, None, :]
+        out[token] = np.einsum("hk,hkv->hv", query[token], memory)
     return (_norm(out, layer["norm"], spec) * gate).reshape(num_tokens, -1) @ layer["out"].T
 
 

@@ -14,8 +14,8 @@ from ignisd.model.weights import load
 from tests.oracle.cases import GOLDENS, LENGTHS, NAMES, kept_rows, read_golden
 from tests.oracle.reference_forward import forward
 
-# Relative to the largest logit: the float32 error of the goldens themselves (2e-5 was seen).
-TOLERANCE = 4e-5
+# Relative to the largest logit: the float32 error of the goldens themselves (5e-6 was seen).
+TOLERANCE = 2e-5
 
 
 def _checkpoint(name: str) -> tuple[ModelSpec, Params]:
@@ -40,13 +40,13 @@ def test_every_weight_shows_in_the_goldens(name: str) -> None:
     """A weight that the goldens do not depend on could be left out unnoticed."""
     spec, params = _checkpoint(name)
     golden = read_golden(name, 1)
-    wanted = golden.decode[:24]
+    wanted = golden.decode[:11]
     leaves, tree = jax.tree.flatten(params)
     for index in range(len(leaves)):
         changed = [*leaves[:index], leaves[index][..., ::-1] + 0.1, *leaves[index + 1 :]]
-        logits = forward(spec, jax.tree.unflatten(tree, changed), golden.tokens[:25])[1:]
+        logits = forward(spec, jax.tree.unflatten(tree, changed), golden.tokens[:12])[1:]
         error = np.abs(logits - wanted).max() / np.abs(wanted).max()
-        assert error > 50 * TOLERANCE, f"leaf {index} of shape {leaves[index].shape}: {error:.1e}"
+        assert error > 100 * TOLERANCE, f"leaf {index} of shape {leaves[index].shape}: {error:.1e}"
 
 
 def test_the_cases_cover_the_head_ratios_and_both_heads() -> None:
