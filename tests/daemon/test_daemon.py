@@ -1,0 +1,166 @@
+"""The daemon as its users meet it: from the README, over a socket, to the end."""
+
+import concurrent.futures
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.daemon.running import Daemon, running
+
+README = Path(__file__).parents[2] / "README.md"
+SYSTEM = "You are a helpful assistant. Answer in one short sentence. " * 8
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("daemon")
+    cache = str(Path.cwd() / ".pytest_cache" / "ignisd")
+    with running(folder, "--check", "on", "--compile-cache-dir", cache) as started:
+        yield started
+
+
+def client(daemon: Daemon) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0)
+
+
+def ask(daemon: Daemon, text: str, **fields: object) -> httpx.Response:
+    body = {
+        "model": "ember",
+        "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}],
+        "max_tokens": 12,
+        "temperature": 0,
+        "return_reuse": True,
+        **fields,
+    }
+    return httpx.post(f"{daemon.url}/v1/chat/completions", json=body, timeout=60)
+
+
+def metric(daemon: Daemon, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", daemon.get("/metrics"), re.MULTILINE)
+    assert found, f"no {name} in /metrics"
+    return float(found[1])
+
+
+def readme_block(name: str) -> tuple[str, str]:
+    """The code and the output that the README shows between two marks."""
+    text = README.read_text(encoding="utf-8")
+    part = text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0]
+    blocks = re.findall(r"```\w*\n(.*?)```", part, re.DOTALL)
+    assert len(blocks) == 2, f"{name}: wanted code and output, found {len(blocks)} blocks"
+    return blocks[0], blocks[1]
+
+
+def without_identity(answer: str) -> str:
+    """An answer without what differs from run to run."""
+    answer = re.sub(r'"id":\s*"[^"]*"', '"id": "…"', answer)
+    answer = re.sub(r'"created":\s*\d+', '"created": 0', answer)
+    return re.sub(r'"timings":\s*\{[^}]*\}', '"timings": {}', answer)
+
+
+def test_the_curl_example_gives_what_the_readme_prints(daemon: Daemon) -> None:
+    code, output = readme_block("curl")
+    command = code.replace("http://127.0.0.1:8000", daemon.url)
+    got = subprocess.run(["bash", "-c", command], capture_output=True, check=True, text=True)
+    assert json.loads(without_identity(got.stdout)) == json.loads(without_identity(output))
+
+
+def test_the_client_example_gives_what_the_readme_prints(daemon: Daemon) -> None:
+    code, output = readme_block("client")
+    code = code.replace("http://127.0.0.1:8000", daemon.url)
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert got.stdout == output
+
+
+def test_repeats_hit_and_equal_the_cold_answer(daemon: Daemon) -> None:
+    """miss, hit, hit: and each answer is the one that a cold run gives."""
+    text = f"Repeat after me: the harbour is quiet tonight. {time.time_ns()}"
+    cold = ask(daemon, text, reuse=False).json()
+    answers = [ask(daemon, text).json() for _ in range(3)]
+    cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in answers]
+    assert cold["ignis_reuse"]["miss_reason"] == "reuse_off"
+    assert cached[1] == cached[2] > cached[0]
+    assert {each["choices"][0]["message"]["content"] for each in (cold, *answers)} == {
+        cold["choices"][0]["message"]["content"]
+    }
+
+
+def test_the_official_client_streams_what_it_gets_plain(daemon: Daemon) -> None:
+    messages = [{"role": "user", "content": "Hello! My name is Ada."}]
+    fields = {"model": "ember", "messages": messages, "max_tokens": 16, "temperature": 0}
+    plain = client(daemon).chat.completions.create(**fields)
+    chunks = list(
+        client(daemon).chat.completions.create(
+            **fields, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
+    assert text == plain.choices[0].message.content
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
+
+
+def test_many_at_once_get_the_answers_they_get_alone(daemon: Daemon) -> None:
+    texts = [f"Tell me about number {n}." for n in range(12)]
+    alone = [ask(daemon, text, reuse=False).json() for text in texts]
+    with concurrent.futures.ThreadPoolExecutor(12) as threads:
+        together = list(threads.map(lambda text: ask(daemon, text).json(), texts))
+    contents = [
+        [each["choices"][0]["message"]["content"] for each in answers]
+        for answers in (alone, together)
+    ]
+    assert contents[0] == contents[1]
+
+
+def test_a_seed_decides_the_answer(daemon: Daemon) -> None:
+    fields = {"temperature": 1.5, "top_p": 0.95, "seed": 7}
+    texts = [
+        ask(daemon, "Surprise me.", **fields).json()["choices"][0]["message"]["content"]
+        for _ in range(2)
+    ]
+    other = ask(daemon, "Surprise me.", **{**fields, "seed": 8}).json()
+    assert texts[0] == texts[1]
+    assert other["choices"][0]["message"]["content"] != texts[0]
+
+
+def test_vanishing_clients_leave_nothing_behind(daemon: Daemon) -> None:
+    body = {
+        "model": "ember",
+        "messages": [{"role": "user", "content": "word " * 900}],
+        "max_tokens": 400,
+        "stream": True,
+    }
+    for wait_s in (0.0, 0.02, 0.1, 0.3):
+        with (
+            httpx.Client(timeout=60) as session,
+            session.stream("POST", f"{daemon.url}/v1/chat/completions", json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            time.sleep(wait_s)
+    ends_s = time.monotonic() + 20
+    busy = 1.0
+    while busy and time.monotonic() < ends_s:
+        time.sleep(0.1)
+        busy = sum(
+            metric(daemon, f'ignis_requests{{state="{phase}"}}')
+            for phase in ("queued", "prefilling", "decoding")
+        )
+    assert busy == 0
+    assert ask(daemon, "Still there?").status_code == 200
+
+
+def test_nothing_was_compiled_under_traffic_and_it_ends_well(daemon: Daemon) -> None:
+    """Runs last in this file: it ends the daemon."""
+    assert ask(daemon, "One more.").status_code == 200
+    assert metric(daemon, "ignis_compiles_after_ready_total") == 0
+    assert daemon.stop() == 0
+    log = daemon.log.read_text()
+    assert "exact=on" in log
+    assert "Traceback" not in log
