@@ -67,7 +67,7 @@ def generation_config(directory: Path) -> dict[str, Any]:
     end, pad = (load(directory).token_to_id(name) for name in ("<|im_end|>", "<|endoftext|>"))
     return {
         "do_sample": True,
-        "temperature": 0.3,
+        "temperature": 0.2,
         "top_p": 0.9,
         "top_k": 20,
         "eos_token_id": [end, pad],

@@ -65,12 +65,30 @@ def assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
+def _decapitalised(text: str) -> str:
+    """The text as it goes on in the middle of a sentence: names and `I` keep their capital."""
+    first = text.split(" ", 1)[0].rstrip(",.?!").split("'")[0]
+    return text[0].lower() + text[1:] if first in _LOWERABLE else text
+
+
+def _joined(rng: random.Random, parts: list[str]) -> str:
+    """Sentences after each other, or two of them joined by `and`."""
+    if len(parts) > 1 and rng.random() < 0.25:
+        parts = [f"{parts[0].rstrip('.')} and {_decapitalised(parts[1])}", *parts[2:]]
+    return " ".join(parts)
+
+
+def _typed(rng: random.Random, text: str) -> str:
+    """The text as hasty people type it: now and then without the last sign or the first capital."""
+    if rng.random() < 0.1:
+        text = text.rstrip(".?!")
+    return _decapitalised(text) if rng.random() < 0.1 else text
+
+
 def _opened(rng: random.Random, openers: tuple[str, ...], text: str) -> str:
     if rng.random() < 0.75 or not text[0].isupper():
-        return text
-    first = text.split(" ", 1)[0].strip(".,!?'")
-    keep_case = first in ("I", "I'm", "Hi", "Hello") or text[:2] == "I'" or first not in _LOWERABLE
-    return rng.choice(openers) + (text if keep_case else text[0].lower() + text[1:])
+        return _typed(rng, text)
+    return rng.choice(openers) + _decapitalised(text)
 
 
 _LOWERABLE = frozenset(
@@ -121,7 +139,7 @@ def filler_turn(rng: random.Random) -> list[Message]:
     draw = rng.random()
     if draw < 0.5:
         asks, reply = rng.choice(smalltalk.EXCHANGES)
-        return [user(rng.choice(asks)), assistant(reply)]
+        return [user(_typed(rng, rng.choice(asks))), assistant(reply)]
     if draw < 0.8:
         text = " ".join(sentence(rng) for _ in range(rng.choice((1, 1, 2, 3))))
         return [user(text), assistant(rng.choice(smalltalk.LISTENING))]
@@ -177,7 +195,7 @@ class _Talk:
             self.known[fact.key] = fact
         if rng.random() < 0.15:
             parts.insert(rng.randrange(len(parts) + 1), sentence(rng))
-        text = _opened(rng, smalltalk.STATEMENT_OPENERS, " ".join(parts))
+        text = _opened(rng, smalltalk.STATEMENT_OPENERS, _joined(rng, parts))
         if rng.random() < 0.2:
             fact = rng.choice(told)
             self.messages += [user(f"{text} {fact.question(rng)}"), assistant(fact.answer)]

@@ -55,12 +55,12 @@ class Plan:
     matrix_rate: float = 0.02
     other_rate: float = 4e-3
     weight_decay: float = 0.02
-    warmup: float = 0.01
+    warmup: float = 0.02
     cooldown_from: float = 0.4
     dtype_name: str = "bfloat16"
     stages: tuple[Stage, ...] = (
-        Stage(0.25, 32, 128, Level(max_facts=2, filler_turns=1, max_questions=4)),
-        Stage(0.60, 16, 256, Level(max_facts=4, filler_turns=1, max_questions=6)),
+        Stage(0.40, 32, 128, Level(max_facts=2, filler_turns=1, max_questions=4)),
+        Stage(0.65, 16, 256, Level(max_facts=4, filler_turns=1, max_questions=6)),
         Stage(0.88, 8, 512, Level(5, 3, 8, unknown_rate=0.03, update_rate=0.03)),
         Stage(1.00, 4, 1024, Level(6, 6, 8, unknown_rate=0.03, update_rate=0.05)),
     )
@@ -72,7 +72,7 @@ class Plan:
     def rate_at(self, progress: float) -> float:
         """Factor on the learning rates: warm-up, plateau, then a straight line to a fiftieth."""
         if progress < self.warmup:
-            return max(progress, 1e-3) / self.warmup
+            return max(progress, 2e-3) / self.warmup
         if progress < self.cooldown_from:
             return 1.0
         return max(0.02, (1.0 - progress) / (1.0 - self.cooldown_from))
@@ -174,11 +174,11 @@ def load_run(plan: Plan, directory: Path) -> Run:
     Raises:
         ValueError: the checkpoint belongs to a model of another shape.
     """
-    fresh = begin(plan)
     path = directory / CHECKPOINT_NAME
     if not path.exists():
-        return fresh
-    leaves, structure = jax.tree.flatten((fresh.params, fresh.optimiser))
+        return begin(plan)
+    expected = jax.eval_shape(lambda: (begin(plan).params, begin(plan).optimiser))
+    leaves, structure = jax.tree.flatten(expected)
     with np.load(path) as stored:
         step, tokens, spent_s = stored["counters"].tolist()
         arrays = [jnp.array(stored[f"leaf_{index}"]) for index in range(len(stored.files) - 1)]

@@ -54,9 +54,9 @@ def test_chunk_form_equals_the_recurrence():
 
 
 def test_inverse_of_a_unit_lower_matrix_and_its_derivative():
-    lower = np.tril(np.random.default_rng(2).normal(size=(3, 16, 16)), -1) / 3
-    exact = np.linalg.inv(np.eye(16) + lower)
-    lower = jnp.asarray(lower, jnp.float32)
+    drawn = np.tril(np.random.default_rng(2).normal(size=(3, 16, 16)), -1) / 3
+    exact = np.linalg.inv(np.eye(16) + drawn)
+    lower = jnp.asarray(drawn, jnp.float32)
     np.testing.assert_allclose(jax.jit(network.unit_lower_inverse)(lower), exact, atol=1e-5)
     weights = jnp.asarray(np.random.default_rng(3).normal(size=(3, 16, 16)), jnp.float32)
 

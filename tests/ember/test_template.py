@@ -68,8 +68,9 @@ def test_tool_calls_in_function_form():
         '<parameter=deep>\n{"k": [1]}\n</parameter>\n</function>\n</tool_call>'
     )
     assert render((USER, calling)).endswith(f"Wait.\n\n{call}\n{call}<|im_end|>\n")
-    calling["content"] = None
-    assert render((USER, calling)).endswith(f"</think>\n\n{call}\n{call}<|im_end|>\n")
+    assert render((USER, calling | {"content": None})).endswith(
+        f"</think>\n\n{call}\n{call}<|im_end|>\n"
+    )
 
 
 def test_tool_results_share_one_turn_and_do_not_end_the_reasoning():
