@@ -248,3 +248,48 @@ def test_tokens_are_counted_by_source() -> None:
     assert counters.computed_tokens == 3 * 300 - 2 * 256
     assert counters.hits[Kind.CHECKPOINT] == 2
     assert counters.generated_tokens == 9
+
+
+def test_append_only_turns_always_resume_at_the_opener_before() -> None:
+    for chunk_tokens in (64, 128, 256):
+        for pages in (1, 3, 7, 20):
+            harness = Harness(chunk_tokens=chunk_tokens)
+            system, marks = words(20, 1), Marks()
+            prompt = system + words(64 * pages - 20 + 5, 2)
+            promised = 0
+            for turn in range(3):
+                marks = Marks(20, len(prompt), len(prompt))
+                finish = harness.ask(prompt, marks=marks)
+                assert finish.cached_tokens >= promised, (chunk_tokens, pages, turn)
+                promised = len(prompt) // 64 * 64
+                answer = harness.answers[len(harness.requests)]
+                prompt = prompt + answer + words(30, 3 + turn)
+            assert not sum(harness.world.counters.skipped.values())
+
+
+def test_a_hot_prefix_survives_a_prompt_with_many_periodic_states() -> None:
+    harness = Harness(num_host_slots=8, interval_tokens=64, num_pages=400)
+    system = words(300, 1)
+    for turn in range(6):
+        harness.now_ms += 1.0
+        prompt, marks = chat(system, words(40, 10 + turn))
+        hot = harness.ask(prompt, marks=marks)
+        assert hot.cached_tokens >= (256 if turn else 0), turn
+        harness.ask(words(2600, 50 + turn))
+
+
+def test_a_match_that_cannot_be_admitted_holds_nothing() -> None:
+    harness = Harness(num_pages=33, num_lanes=2)
+    prompt = words(500, 1)
+    harness.ask(prompt, marks=Marks(opener=500))
+    running = harness.submit(words(1300, 2), max_tokens=260)
+    for _ in range(8):
+        harness.turn()
+    waiting = harness.submit([*prompt, *words(400, 3)], marks=Marks(opener=900))
+    for _ in range(200):
+        harness.turn()
+    assert harness.world.queue == (waiting,)
+    harness.drain()
+    harness.assert_cold(running, waiting)
+    assert harness.finishes[waiting].cached_tokens == 448
+    harness.assert_leak_free()
