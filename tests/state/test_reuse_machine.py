@@ -1,8 +1,10 @@
 """The index against a plain list of states and a search through all of them."""
 
+import random
 from dataclasses import dataclass, field
 
-from hypothesis import assume, settings
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -16,6 +18,16 @@ from tests.state.builders import FINGERPRINT, retained, tokens_of
 TTL_MS = 100.0
 SALTS = (b"", b"tenant")
 LETTERS = st.lists(st.integers(1, 2), min_size=1, max_size=4)
+STATES = st.tuples(
+    LETTERS,
+    st.sampled_from(SALTS),
+    st.sampled_from(list(KIND_ORDER)),
+    st.sampled_from(list(Class)),
+    st.integers(0, 3),
+    st.none() | st.integers(1, 3),
+)
+"""Tokens, salt, kind, class, slot, and how many states ago its parent was published."""
+CONTINUATIONS: tuple[list[int], ...] = ([], [7], tokens_of([1]), tokens_of([2], [7]))
 PROTECTED = (Kind.JUNCTION, Kind.PREFIX)
 
 
@@ -142,27 +154,21 @@ class Model:
         return order
 
 
-class IndexMachine(RuleBasedStateMachine):
-    """States are published, claimed and removed, and prompts looked up."""
+def constant(before: bytes, page: bytes) -> bytes:
+    """A hash that finds everything everywhere: only the tokens tell states apart."""
+    return b"sixteen bytes .."
 
-    link: Link = staticmethod(link_page)
-    digests_differ = True
 
-    def __init__(self) -> None:
-        super().__init__()
+class Pair:
+    """An index and its model, changed together and compared."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
         self.index = ReuseIndex.empty(FINGERPRINT)
         self.model = Model()
         self.now_ms = 0.0
         self.next_id = 0
 
-    @rule(
-        letters=LETTERS,
-        salt=st.sampled_from(SALTS),
-        kind=st.sampled_from(list(KIND_ORDER)),
-        cls=st.sampled_from(list(Class)),
-        slot=st.integers(0, 3),
-        data=st.data(),
-    )
     def insert(
         self,
         letters: list[int],
@@ -170,25 +176,21 @@ class IndexMachine(RuleBasedStateMachine):
         kind: Kind,
         cls: Class,
         slot: int,
-        data: st.DataObject,
+        back: int | None,
     ) -> None:
-        parent_id = data.draw(st.none() | st.integers(max(self.next_id - 3, 0), self.next_id))
+        id, before = self.next_id, self.index
+        self.next_id += 1
+        parent_id = None if back is None else id - back
         tokens = tokens_of(letters)
         chain = chain_of(tokens_of(letters, [1, 2, 3]), salt, self.link)
-        new = retained(
-            self.next_id, chain, len(tokens), kind=kind, cls=cls, slot=slot, now_ms=self.now_ms
-        )
-        before, num_before = self.index, len(self.index)
-        self.index = before.insert(new, parent_id)
+        one = retained(id, chain, len(tokens), kind=kind, cls=cls, slot=slot, now_ms=self.now_ms)
+        num_before = len(before)
+        self.index = before.insert(one, parent_id)
         assert len(before) == num_before
-        assert new.id not in before
-        self.model.insert(Plain(new.id, salt, tokens, kind, cls, slot, 0, self.now_ms), parent_id)
-        self.next_id += 1
+        assert id not in before
+        self.model.insert(Plain(id, salt, tokens, kind, cls, slot, 0, self.now_ms), parent_id)
 
-    @precondition(lambda self: self.model.states)
-    @rule(data=st.data(), remember=st.booleans())
-    def remove(self, data: st.DataObject, remember: bool) -> None:
-        id = data.draw(st.sampled_from(sorted(self.model.states)))
+    def remove(self, id: int, remember: bool) -> None:
         gone = self.model.states.pop(id)
         before = self.index
         self.index = before.remove(id, remember)
@@ -197,17 +199,89 @@ class IndexMachine(RuleBasedStateMachine):
         if remember:
             self.model.forgotten.append((gone.salt, gone.tokens))
 
-    @precondition(lambda self: self.model.states)
-    @rule(data=st.data())
-    def touch(self, data: st.DataObject) -> None:
-        id = data.draw(st.sampled_from(sorted(self.model.states)))
+    def touch(self, id: int) -> None:
         self.index = self.index.touch(id, self.now_ms)
         self.model.states[id].hits += 1
         self.model.states[id].used_ms = self.now_ms
 
+    def look_up(self, prompt: list[int], salt: bytes, num_tokens: int) -> None:
+        chain = chain_of(prompt, salt, self.link)
+        answer = self.index.longest_match(chain, num_tokens)
+        self.compare(answer, salt, prompt[:num_tokens])
+
+    def look_up_again(self) -> None:
+        """Every prompt that is, or continues, what is retained or was."""
+        known = [(one.salt, one.tokens) for one in self.model.states.values()]
+        for salt, tokens in known + self.model.forgotten:
+            for more in CONTINUATIONS:
+                self.look_up(tokens + more, salt, len(tokens + more))
+
+    def give_way(self) -> None:
+        order = [one.id for one in self.index.victims(self.now_ms, TTL_MS)]
+        assert order == self.model.victims(self.now_ms)
+
+    def compare(self, answer: Match | Miss, salt: bytes, prompt: list[int]) -> None:
+        if len(prompt) <= PAGE_TOKENS:
+            assert answer == Miss(MissReason.TOO_SHORT)
+            return
+        found, shared, diverged_at, evicted = self.model.answer(salt, prompt)
+        matched = min(shared, len(prompt) - 1) // PAGE_TOKENS * PAGE_TOKENS
+        length = len(found.tokens) if found else 0
+        reason = MissReason.STATE_MISSING if matched > length else None
+        if evicted and self.link is link_page:
+            reason = MissReason.EVICTED
+        assert (answer.matched_tokens, answer.diverged_at) == (matched, diverged_at)
+        if isinstance(answer, Match):
+            assert found is not None
+            assert answer.retained.slot == found.slot
+            assert answer.retained.chain.tokens.tolist() == found.tokens
+            assert answer.length == length
+            told = answer.shortfall
+        else:
+            assert found is None
+            told = answer.reason
+            if reason is None:
+                reason = MissReason.DIVERGED if shared else MissReason.NO_MATCH
+        assert told == reason or (told is MissReason.EVICTED and self.link is not link_page)
+
+    def agree(self) -> None:
+        check_index(self.index)
+        told = {
+            one.id: (one.conversation, one.superseded, one.hits, one.used_ms) for one in self.index
+        }
+        assert told == {
+            one.id: (one.conversation, one.superseded, one.hits, one.used_ms)
+            for one in self.model.states.values()
+        }
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """States are published, claimed and removed, and prompts looked up."""
+
+    link: Link = staticmethod(link_page)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = Pair(self.link)
+
+    @rule(new=st.lists(STATES, min_size=1, max_size=3))
+    def insert(self, new: list[tuple[list[int], bytes, Kind, Class, int, int | None]]) -> None:
+        for one in new:
+            self.pair.insert(*one)
+
+    @precondition(lambda self: self.pair.model.states)
+    @rule(data=st.data(), remember=st.booleans())
+    def remove(self, data: st.DataObject, remember: bool) -> None:
+        self.pair.remove(data.draw(st.sampled_from(sorted(self.pair.model.states))), remember)
+
+    @precondition(lambda self: self.pair.model.states)
+    @rule(data=st.data())
+    def touch(self, data: st.DataObject) -> None:
+        self.pair.touch(data.draw(st.sampled_from(sorted(self.pair.model.states))))
+
     @rule(passed_ms=st.sampled_from([1.0, TTL_MS, TTL_MS + 1.0]))
     def wait(self, passed_ms: float) -> None:
-        self.now_ms += passed_ms
+        self.pair.now_ms += passed_ms
 
     @rule(
         letters=LETTERS,
@@ -222,71 +296,58 @@ class IndexMachine(RuleBasedStateMachine):
         prompt = tokens_of(letters, [7, 8, 9][:tail])
         if changed is not None and changed < len(prompt):
             prompt[changed] += 256
-        num_tokens = max(len(prompt) - less, 0)
-        assume(num_tokens)
-        chain = chain_of(prompt, salt, self.link)
-        answer = self.index.longest_match(chain, num_tokens)
-        self.compare(answer, salt, prompt[:num_tokens])
+        self.pair.look_up(prompt, salt, max(len(prompt) - less, 0))
 
-    @precondition(lambda self: self.model.states or self.model.forgotten)
-    @rule(data=st.data(), more=st.sampled_from([[], [7], tokens_of([1]), tokens_of([2], [7])]))
-    def look_up_again(self, data: st.DataObject, more: list[int]) -> None:
-        """A prompt that is, or continues, what is retained or was."""
-        known = [(one.salt, one.tokens) for one in self.model.states.values()]
-        salt, tokens = data.draw(st.sampled_from(known + self.model.forgotten))
-        prompt = tokens + more
-        chain = chain_of(prompt, salt, self.link)
-        self.compare(self.index.longest_match(chain, len(prompt)), salt, prompt)
-
-    def compare(self, answer: Match | Miss, salt: bytes, prompt: list[int]) -> None:
-        if len(prompt) <= PAGE_TOKENS:
-            assert answer == Miss(MissReason.TOO_SHORT)
-            return
-        found, shared, diverged_at, evicted = self.model.answer(salt, prompt)
-        matched = min(shared, len(prompt) - 1) // PAGE_TOKENS * PAGE_TOKENS
-        length = len(found.tokens) if found else 0
-        reason = MissReason.STATE_MISSING if matched > length else None
-        if evicted and self.digests_differ:
-            reason = MissReason.EVICTED
-        assert (answer.matched_tokens, answer.diverged_at) == (matched, diverged_at)
-        if isinstance(answer, Match):
-            assert found is not None
-            assert answer.retained.slot == found.slot
-            assert answer.retained.chain.tokens.tolist() == found.tokens
-            assert answer.length == length
-            told = answer.shortfall
-        else:
-            assert found is None
-            told = answer.reason
-            if reason is None:
-                reason = MissReason.DIVERGED if shared else MissReason.NO_MATCH
-        assert told == reason or (told is MissReason.EVICTED and not self.digests_differ)
+    @rule()
+    def look_up_again(self) -> None:
+        self.pair.look_up_again()
 
     @rule()
     def give_way(self) -> None:
-        order = [one.id for one in self.index.victims(self.now_ms, TTL_MS)]
-        assert order == self.model.victims(self.now_ms)
+        self.pair.give_way()
 
     @invariant()
     def agrees(self) -> None:
-        check_index(self.index)
-        told = {
-            one.id: (one.conversation, one.superseded, one.hits, one.used_ms) for one in self.index
-        }
-        assert told == {
-            one.id: (one.conversation, one.superseded, one.hits, one.used_ms)
-            for one in self.model.states.values()
-        }
+        self.pair.agree()
 
 
 class CollidingMachine(IndexMachine):
-    """The same with a hash that is constant: only the tokens tell states apart."""
+    """The same with a constant hash."""
 
-    link = staticmethod(lambda before, page: b"sixteen bytes ..")
-    digests_differ = False
+    link = staticmethod(constant)
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestIndexMachine.settings = settings(max_examples=25, stateful_step_count=30)
 TestCollidingMachine = CollidingMachine.TestCase
-TestCollidingMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestCollidingMachine.settings = settings(max_examples=25, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("link", [link_page, constant])
+@pytest.mark.parametrize("seed", range(6))
+def test_long_walks_fill_the_index(seed: int, link: Link) -> None:
+    """The machine's runs are short; these hold some dozens of states at a time."""
+    rng = random.Random(seed)
+    pair = Pair(link)
+    for _ in range(250):
+        ids = sorted(pair.model.states)
+        does = rng.choices(["insert", "remove", "touch", "wait"], [8, 4, 4, 1])[0]
+        if does == "insert" or not ids:
+            pair.insert(
+                [rng.randint(1, 3) for _ in range(rng.randint(1, 6))],
+                rng.choice(SALTS),
+                rng.choice(list(KIND_ORDER)),
+                rng.choice(list(Class)),
+                rng.randint(0, 3),
+                rng.choice([None, 1, 1, 2, 3, 8]),
+            )
+        elif does == "remove":
+            pair.remove(rng.choice(ids), rng.random() < 0.3)
+        elif does == "touch":
+            pair.touch(rng.choice(ids))
+        else:
+            pair.now_ms += rng.choice([1.0, TTL_MS + 1.0])
+        pair.agree()
+    assert len(pair.model.states) > 20
+    pair.look_up_again()
+    pair.give_way()
