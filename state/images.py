@@ -56,9 +56,14 @@ def save_lane(bank: LaneBank, lane: jax.Array) -> MutableState:
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def capture(bank: SlotBank, slot: jax.Array, image: MutableState) -> SlotBank:
-    """The device slot holds a copy of the image."""
-    return SlotBank(_put(bank.slots, slot, image))
+def capture(bank: SlotBank, slot: jax.Array, image: MutableState) -> tuple[SlotBank, jax.Array]:
+    """The device slot holds a copy of the image.
+
+    The position read back from the bank comes with it: an array that is ready once the slot is
+    written, and that no later capture takes away with the donated bank.
+    """
+    slots = _put(bank.slots, slot, image)
+    return SlotBank(slots), slots.position[slot]
 
 
 @jax.jit

@@ -21,6 +21,6 @@ class CompileCounter:
         """Everything is compiled: what comes now comes too late."""
         self._counting = True
 
-    def _heard(self, event: str, duration_s: float, **_: str | int) -> None:
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
         if self._counting and event == _EVENT:
             self.num_compiles += 1

@@ -30,15 +30,16 @@ class ImageStore:
         self._host: list[MutableState | None] = [None] * num_host
         self._down, self._up = _crossings()
 
-    def write(self, slot: int, image: MutableState) -> None:
-        """Puts an image into a slot."""
+    def write(self, slot: int, image: MutableState) -> jax.Array:
+        """Puts an image into a slot; returns an array that is ready once it lies there."""
         if slot < self._num_device:
             slots = self._device.slots
-            self._device.slots = self._programs.capture(slots, np.int32(slot), image)
-        else:
-            down = self._down
-            held = image if down is None else jax.device_put(image, down)
-            self._host[slot - self._num_device] = held
+            self._device.slots, position = self._programs.capture(slots, np.int32(slot), image)
+            written: jax.Array = position
+            return written
+        held = image if self._down is None else jax.device_put(image, self._down)
+        self._host[slot - self._num_device] = held
+        return held.position
 
     def read(self, slot: int) -> MutableState:
         """The image in a slot, on the device."""
@@ -48,14 +49,6 @@ class ImageStore:
         held = self._host[slot - self._num_device]
         assert held is not None, f"slot {slot} was never written"
         return held if self._up is None else jax.device_put(held, self._up)
-
-    def written(self, slot: int) -> jax.Array:
-        """An array that is ready once the slot's image is."""
-        held = self._device.slots.slots if slot < self._num_device else None
-        if held is None:
-            held = self._host[slot - self._num_device]
-            assert held is not None, f"slot {slot} was never written"
-        return held.position
 
 
 def _crossings() -> tuple[SingleDeviceSharding | None, SingleDeviceSharding | None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,18 @@ from state.device import (
 from state.images import capture, claim, clear, read_slot, save_lane, take_row
 from state.spec import PAGE_TOKENS
 
-Compiled = Callable[..., Any]
+
+class Compiled(Protocol):
+    """A compiled program."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs it."""
+        ...
+
+    def as_text(self) -> str:
+        """What the compiler made of it."""
+        ...
+
 
 _COMPILE_THREADS = 2
 _TABLE_STEP = 4

@@ -86,29 +86,25 @@ class DeviceRunner:
 
     def run(self, work: Round) -> Handle:
         """Dispatches a round; its arrays are ready once `fetch` has returned."""
-        captured: list[int] = []
+        written = {save.slot: self._save(save) for save in work.saves}
         awaited: list[jax.Array] = []
-        for save in work.saves:
-            self._save(save)
-            captured.append(save.slot)
         for start in work.starts:
             self._start(start)
         first = None
         if work.prefill is not None:
-            hidden = self._prefill(work.prefill, captured)
+            hidden = self._prefill(work.prefill, written)
             awaited.append(hidden)
             if work.prefill.last:
                 first = (work.prefill.sequence_id, self._first_token(work.prefill, hidden))
         tokens = self._decode(work.decode) if work.decode else None
-        awaited += [self.images.written(slot) for slot in captured]
         return Handle(
             number=work.number,
             first=first,
             decoded=work.decode,
             tokens=tokens,
-            captured=tuple(captured),
+            captured=tuple(written),
             prefill_rows=0 if work.prefill is None else len(work.prefill.tokens),
-            awaited=tuple(awaited),
+            awaited=(*awaited, *written.values()),
         )
 
     def fetch(self, handle: object) -> RoundResult:
@@ -124,9 +120,9 @@ class DeviceRunner:
                 tokens[step.sequence_id] = int(row[step.lane])
         return RoundResult(handle.number, tokens, handle.captured, handle.prefill_rows)
 
-    def _save(self, save: LaneSave) -> None:
+    def _save(self, save: LaneSave) -> jax.Array:
         image = self._programs.save_lane(self._device.bank, np.int32(save.lane))
-        self.images.write(save.slot, image)
+        return self.images.write(save.slot, image)
 
     def _start(self, start: LaneStart) -> None:
         device = self._device
@@ -165,7 +161,7 @@ class DeviceRunner:
         table[: len(pages)] = pages
         return table
 
-    def _prefill(self, work: PrefillWork, captured: list[int]) -> jax.Array:
+    def _prefill(self, work: PrefillWork, written: dict[int, jax.Array]) -> jax.Array:
         device = self._device
         width = self._shape.width_for(len(work.tokens))
         tokens = np.zeros(width, np.int32)
@@ -186,8 +182,7 @@ class DeviceRunner:
         )
         for row, capture in enumerate(work.captures):
             image = self._programs.take_image(device.images, np.int32(row))
-            self.images.write(capture.slot, image)
-            captured.append(capture.slot)
+            written[capture.slot] = self.images.write(capture.slot, image)
         row_of_last: jax.Array = hidden
         return row_of_last
 

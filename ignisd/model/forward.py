@@ -47,8 +47,8 @@ class Chunk:
     """One prefill chunk, padded to its program's width.
 
     tokens [T] int32, T at least `LEAST_ROWS`; num_tokens: how many are real. table [N] int32: the
-    sequence's pages, N a multiple of four, padded with the null page. keep [T / 64] int32: the row of the returned
-    images that takes the state after each 64-token tile; row K (the last) is discarded.
+    sequence's pages, N a multiple of four, padded with the null page. keep [T / 64] int32: the row
+    of the images that takes the state after each 64-token tile; row K (the last) is scrap.
     """
 
     tokens: Leaf
@@ -120,12 +120,12 @@ def _linear_prefill(
     before = load_values(tail)
     y, tails = causal_conv.prefill(mixed, layer["conv"], before, chunk.num_tokens)
     valid = jnp.arange(x.shape[0]) < chunk.num_tokens
-    inputs = map_tiles(
+    q, k, v, log_decay, beta = map_tiles(
         lambda y, b, a, ok: layers.delta_gates(layer, y, b, a, ok, model), tiles, y, b, a, valid
     )
     kept_recurrent, kept_tails = kept
     out, recurrent, kept_recurrent = gated_delta_prefill(
-        *inputs, recurrent, chunk.keep, kept_recurrent, chunk.num_tokens
+        q, k, v, log_decay, beta, recurrent, chunk.keep, kept_recurrent, chunk.num_tokens
     )
     # The tail ends at the last real token, which need not end a tile.
     after = jax.lax.dynamic_slice_in_dim(

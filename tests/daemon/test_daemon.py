@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -94,7 +95,8 @@ def test_repeats_hit_and_equal_the_cold_answer(daemon: Daemon) -> None:
 
 def test_the_official_client_streams_what_it_gets_plain(daemon: Daemon) -> None:
     messages = [{"role": "user", "content": "Hello! My name is Ada."}]
-    fields = {"model": "ember", "messages": messages, "max_tokens": 16, "temperature": 0}
+    fields: dict[str, Any] = {"model": "ember", "messages": messages, "max_tokens": 16}
+    fields["temperature"] = 0
     plain = client(daemon).chat.completions.create(**fields)
     chunks = list(
         client(daemon).chat.completions.create(
@@ -120,7 +122,7 @@ def test_many_at_once_get_the_answers_they_get_alone(daemon: Daemon) -> None:
 
 
 def test_a_seed_decides_the_answer(daemon: Daemon) -> None:
-    fields = {"temperature": 1.5, "top_p": 0.95, "seed": 7}
+    fields: dict[str, Any] = {"temperature": 1.5, "top_p": 0.95, "seed": 7}
     texts = [
         ask(daemon, "Surprise me.", **fields).json()["choices"][0]["message"]["content"]
         for _ in range(2)

@@ -40,7 +40,7 @@ def least_array(name: str) -> int:
     served = model(name)
     device = empty_device(served.spec, served.shape)
     matrices = [layer[part] for layer in served.params["layers"] for part in ("gate", "up", "down")]
-    return min(leaf.size for leaf in (*matrices, *device.pool.k, *device.pool.v))
+    return min(int(leaf.size) for leaf in (*matrices, *device.pool.k, *device.pool.v))
 
 
 def test_decode_moves_no_weight_and_no_pool() -> None:
@@ -60,6 +60,7 @@ def test_a_converted_weight_is_seen() -> None:
     weight = jax.ShapeDtypeStruct((512, 256), jnp.bfloat16)
     rows = jax.ShapeDtypeStruct((4, 256), jnp.bfloat16)
     text = jax.jit(lambda x, w: x @ w.T).lower(rows, weight).compile().as_text()
+    assert text is not None
     assert large_moves(text, 512 * 256)
 
 

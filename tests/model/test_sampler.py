@@ -41,7 +41,9 @@ def logits_of(seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(VOCAB) * 3).astype(np.float32)
 
 
-def allowed(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> set:
+def allowed(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float
+) -> set[int]:
     """Tokens that may be drawn: min-p, then top-k, then top-p of what is left."""
     scaled = (logits / np.float32(temperature)).astype(np.float64)
     weights = np.exp(scaled - scaled.max())
