@@ -19,7 +19,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PAGE_TOKENS = 64
 NULL_PAGE = 0
 
-BF16_NAN = np.uint16(0x7FC0)
+BF16_NAN = np.uint16(0x7FCD)
+F32_NAN = np.uint32(0x7FC0DEAD).view(np.float32)
+"""NaNs with a mark of our own, so that they differ from the interpreter's in their bits."""
 
 TOLERANCES = {
     "causal_conv": 1e-6,
@@ -98,7 +100,7 @@ def whole_tiles(tokens: int) -> int:
 
 def with_idle_tiles(rows: Array, idle: int) -> Array:
     """Rows [R, ...] followed by `idle` tiles that no operation may read: they are NaN."""
-    nothing = np.full((idle * PAGE_TOKENS, *rows.shape[1:]), np.nan, rows.dtype)
+    nothing = np.full((idle * PAGE_TOKENS, *rows.shape[1:]), F32_NAN, rows.dtype)
     return np.concatenate([rows, nothing])
 
 
@@ -114,7 +116,7 @@ def to_page_format(values: Array, kv_format: str) -> Array:
 def nan_pool(shape: Sequence[int], kv_format: str) -> Array:
     """A pool in which nothing was written yet: every value is a NaN of the format."""
     if kv_format == "f32":
-        return np.full(shape, np.nan, np.float32)
+        return np.full(shape, F32_NAN, np.float32)
     assert kv_format == "bf16", kv_format
     return np.full(shape, BF16_NAN, np.uint16)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import normals, unit_rows
+from pallas_kernels.testing import F32_NAN, normals, unit_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +62,5 @@ def inputs(case: Case) -> dict[str, Any]:
     live = np.zeros(lanes, np.bool_)
     live[list(case.live)] = True
     for array in arrays.values():
-        array[~live] = np.nan
+        array[~live] = F32_NAN
     return {**arrays, "live": live}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_kernels.testing import PAGE_TOKENS, normals, write_sequences
+from pallas_kernels.testing import F32_NAN, PAGE_TOKENS, normals, write_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ CASES = (
     Case(
         "f32", (70, 0, 300), heads=4, kv_heads=2, width=32, table_width=8, kv_format="f32", seed=4
     ),
-    Case("wide_table", (5, 129), heads=4, kv_heads=4, width=16, table_width=40, seed=5),
     Case("many_splits", (2300, 1024), heads=2, kv_heads=1, width=16, table_width=36, seed=6),
     Case("24_of_4_heads", (100,), heads=24, kv_heads=4, width=256, table_width=4, seed=7),
     Case("32_to_1", (90,), heads=32, kv_heads=1, width=32, table_width=4, seed=8),
@@ -72,7 +71,7 @@ def inputs(case: Case) -> dict[str, Any]:
     """The arguments by name, but for `scale`; what no lane may read is NaN."""
     rng = np.random.default_rng(case.seed)
     q = normals(rng, len(case.lengths), case.heads, case.width)
-    q[np.asarray(case.lengths) == 0] = np.nan
+    q[np.asarray(case.lengths) == 0] = F32_NAN
     keys, values, table = write_sequences(
         rng,
         case.pages,

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
 
-PAGES_PER_SPLIT = 16
+PAGES_PER_SPLIT = 8
+SPLITS_PER_STEP = 8
 MIN_DOT_ROWS = 16
 
 
@@ -98,7 +99,8 @@ def _attend_splits(
     """
     lanes, kv_heads, rows, width = grouped.shape
     num_pages, _, page_tokens, _ = k_pages.shape
-    splits = pl.cdiv(table.shape[1], pages_per_split)
+    # Whole steps of the combining kernel, so that none of its loads runs over the end.
+    splits = pl.cdiv(table.shape[1], pages_per_split * SPLITS_PER_STEP) * SPLITS_PER_STEP
     tiling = BF16_TILING if k_pages.dtype == jnp.uint16 else F32_TILING
     pool = pl.BlockSpec(
         (num_pages, None, page_tokens, width), lambda lane, head, split: (0, head, 0, 0)
@@ -115,7 +117,7 @@ def _attend_splits(
             jax.ShapeDtypeStruct((lanes, kv_heads, splits, rows), jnp.float32),
             jax.ShapeDtypeStruct((lanes, kv_heads, splits, rows), jnp.float32),
         ),
-        grid=(lanes, kv_heads, splits),
+        grid=(lanes, kv_heads, pl.cdiv(table.shape[1], pages_per_split)),
         in_specs=[
             pl.BlockSpec((None, None, rows, width), lambda lane, head, split: (lane, head, 0, 0)),
             pool,
@@ -150,7 +152,7 @@ def _combine_splits(
 ) -> jax.Array:
     """Folds the live splits in order: -> [L, Hkv, rows, d], zeros where the length is 0."""
     lanes, kv_heads, splits, rows, width = acc.shape
-    columns = min(width, 64)
+    columns = min(width, 32)
     scalars = pl.BlockSpec((None, None, splits, rows), lambda lane, head, block: (lane, head, 0, 0))
     out: jax.Array = pl.pallas_call(
         functools.partial(combine_splits_kernel, tokens_per_split=tokens_per_split),
@@ -235,23 +237,34 @@ def combine_splits_kernel(
     tokens_per_split: int,
 ) -> None:
     """Folds one block of columns: acc [S, rows, columns], top and total [S, rows], length []."""
-    length = length_ref[...]
-
-    def fold(split: jax.Array, carry: Any) -> Any:
-        acc, top, total = carry
-        new_top = jnp.maximum(top, top_ref[split])
-        shrink, grow = jnp.exp(top - new_top), jnp.exp(top_ref[split] - new_top)
-        acc = acc * shrink[:, None] + acc_ref[split] * grow[:, None]
-        return acc, new_top, total * shrink + total_ref[split] * grow
-
     rows, columns = out_ref.shape
+    num_splits = pl.cdiv(length_ref[...], tokens_per_split)
+
+    def load(ref: Any, split: jax.Array, absent: float) -> jax.Array:
+        live = jnp.broadcast_to(split < num_splits, ref.shape[1:])
+        return pltriton.load(ref.at[split], mask=live, other=absent)
+
+    def fold(step: jax.Array, carry: Any) -> Any:
+        acc, top, total = carry
+        # Unrolled, so that the loads of a step are under way together. An absent split multiplies
+        # by one and adds zero.
+        for offset in range(SPLITS_PER_STEP):
+            split = step * SPLITS_PER_STEP + offset
+            its_top = load(top_ref, split, -jnp.inf)
+            new_top = jnp.maximum(top, its_top)
+            shrink, grow = jnp.exp(top - new_top), jnp.exp(its_top - new_top)
+            acc = acc * shrink[:, None] + load(acc_ref, split, 0.0) * grow[:, None]
+            total = total * shrink + load(total_ref, split, 0.0) * grow
+            top = new_top
+        return acc, top, total
+
     start = (
         jnp.zeros((rows, columns), jnp.float32),
         jnp.full((rows,), -jnp.inf, jnp.float32),
         jnp.zeros((rows,), jnp.float32),
     )
-    acc, _, total = jax.lax.fori_loop(0, pl.cdiv(length, tokens_per_split), fold, start)
-    out_ref[...] = acc / jnp.where(length > 0, total, 1.0)[:, None]
+    acc, _, total = jax.lax.fori_loop(0, pl.cdiv(num_splits, SPLITS_PER_STEP), fold, start)
+    out_ref[...] = acc / jnp.where(num_splits > 0, total, 1.0)[:, None]
 
 
 def _product(left: jax.Array, right: jax.Array, *, contract_rows: bool) -> jax.Array:
