@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 
 from hypercorn.asyncio import serve as serve_http
 from hypercorn.config import Config
@@ -25,6 +28,10 @@ _log = logging.getLogger("ignisd.daemon")
 
 _KEEP_ALIVE_S = 75.0
 _BACKLOG = 1024
+_ROUND_TIMEOUT_MS = 300_000.0
+"""The longest chunk of a large model on a slow processor takes about a minute."""
+_LAST_WORDS_S = 2.0
+"""How long readers and health checks may still learn that the engine has died."""
 
 
 def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
@@ -39,7 +46,14 @@ def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
     logging.getLogger("jax").setLevel(logging.WARNING)
     for warning in resolved.warnings:
         log.write(_log, logging.WARNING, "settings", warning=warning)
-    return asyncio.run(_Daemon(settings, environ).run())
+    daemon = _Daemon(settings, environ)
+    status = asyncio.run(daemon.run())
+    if daemon.leaves_thread:
+        # A thread that compiles, or that waits for a stuck device, cannot be stopped, and an
+        # ordinary exit would wait for it.
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 class _Daemon:
@@ -53,6 +67,7 @@ class _Daemon:
         name, _ = find_model(settings.model, settings.models_dir)
         self._service = Service(name)
         self._compiles = CompileCounter()
+        self.leaves_thread = False
         self._began_s = time.monotonic()
 
     async def run(self) -> int:
@@ -66,6 +81,7 @@ class _Daemon:
             loading = asyncio.create_task(self._load(), name="load")
             await self._first_of(listening, stopping, loading)
             if not loading.done():
+                self.leaves_thread = True
                 return 0 if self._stop.is_set() else 1
             return await self._serve(loading.result(), listening, stopping)
         finally:
@@ -86,8 +102,9 @@ class _Daemon:
         def report(progress: float) -> None:
             loop.call_soon_threadsafe(self._service.report_progress, progress)
 
-        return await asyncio.to_thread(
-            load_model, self._settings, self._environ, lambda: datetime.now(UTC), report
+        return await loop.run_in_executor(
+            ThreadPoolExecutor(1, thread_name_prefix="ignisd-load"),
+            partial(load_model, self._settings, self._environ, lambda: datetime.now(UTC), report),
         )
 
     async def _serve(
@@ -102,6 +119,7 @@ class _Daemon:
             check=settings.check,
             on_finish=log.done,
             late_compiles=lambda: self._compiles.num_compiles,
+            round_timeout_ms=_ROUND_TIMEOUT_MS,
         )
         turning = asyncio.create_task(engine.run(), name="engine")
         self._compiles.start_counting()
@@ -118,13 +136,21 @@ class _Daemon:
         )
         await asyncio.wait({turning, listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if turning.done():
-            self._service.set_failed("the engine has died; see the log")
-            turning.result()
+            return await self._bury(turning)
         self._service.set_draining()
         log.write(_log, logging.INFO, "draining", limit_s=settings.server_drain_timeout)
         await engine.stop(settings.server_drain_timeout * 1000.0)
-        turning.result()
+        if turning.exception() is not None:
+            return await self._bury(turning)
         return 0 if self._stop.is_set() else 1
+
+    async def _bury(self, turning: "asyncio.Task[None]") -> int:
+        """The engine is dead: say so, let answers under way end with their error, and leave."""
+        self.leaves_thread = True
+        self._service.set_failed("the engine has died; see the log")
+        _log.error("the engine has died", exc_info=turning.exception())
+        await asyncio.sleep(_LAST_WORDS_S)
+        return 1
 
     async def _listen(self) -> None:
         settings = self._settings

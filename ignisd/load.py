@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -97,7 +97,7 @@ def load_model(
     platform = jax.default_backend()
     _keep_compiled(settings.compile_cache_dir or cache_folder(environ))
     sizes = settle(settings, platform, spec.max_position)
-    info = read_model_info(folder, name, sizes.max_context, now)
+    info = _with_eos(read_model_info(folder, name, sizes.max_context, now), spec)
     dtype = jnp.float32 if settings.model_kv_format is KvFormat.F32 else jnp.bfloat16
     params = load(folder, spec, dtype, lambda done, total: report(_WEIGHTS_SHARE * done / total))
     plan = _plan(settings, platform, spec, sizes, params)
@@ -130,6 +130,22 @@ def load_model(
         plan=plan,
         inexact=inexact,
     )
+
+
+def _with_eos(info: ModelInfo, spec: ModelSpec) -> ModelInfo:
+    """The model's information with every token that its config calls an end of text.
+
+    Raises:
+        ConfigError: such a token is not in the vocabulary.
+    """
+    eos_ids = tuple(sorted({*info.defaults.eos_ids, *spec.eos_ids}))
+    beyond = [token for token in eos_ids if token >= spec.vocab_size]
+    if beyond:
+        raise ConfigError(
+            f"eos_token_id {beyond[0]} of --model {info.name} is beyond its vocabulary of "
+            f"{spec.vocab_size} tokens"
+        )
+    return replace(info, defaults=replace(info.defaults, eos_ids=eos_ids))
 
 
 def _keep_compiled(folder: Path) -> None:

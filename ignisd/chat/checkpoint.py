@@ -82,8 +82,10 @@ def read_generation_defaults(directory: Path, tokenizer: ChatTokenizer) -> Gener
     """
     path = directory / "generation_config.json"
     config = _read_json(path)
+    # An author who writes that nothing is to be drawn means greedy answers.
+    greedy = config.get("do_sample") is False
     sampling = SamplingFields(
-        temperature=_number(config, "temperature", path, float),
+        temperature=0.0 if greedy else _number(config, "temperature", path, float),
         top_k=_number(config, "top_k", path, int),
         top_p=_number(config, "top_p", path, float),
         min_p=_number(config, "min_p", path, float),

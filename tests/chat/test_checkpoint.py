@@ -35,6 +35,8 @@ def test_generation_config_gives_sampling_and_ends(folder):
     assert {7, 9} < set(model.defaults.eos_ids)
     (folder / "generation_config.json").write_text('{"eos_token_id": 8}')
     assert 8 in read(folder).defaults.eos_ids
+    (folder / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.7}')
+    assert read(folder).defaults.sampling.temperature == 0.0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from tests.daemon.running import Daemon, running
+from tests.daemon.running import Daemon, free_port, running
 
 README = Path(__file__).parents[2] / "README.md"
 SYSTEM = "You are a helpful assistant. Answer in one short sentence. " * 8
@@ -166,3 +166,35 @@ def test_nothing_was_compiled_under_traffic_and_it_ends_well(daemon: Daemon) -> 
     log = daemon.log.read_text()
     assert "exact=on" in log
     assert "Traceback" not in log
+
+
+def test_it_can_be_stopped_while_it_loads(tmp_path: Path) -> None:
+    """Compiling cannot be interrupted; the process leaves all the same."""
+    port = free_port()
+    flags = ["--server-bind", f"127.0.0.1:{port}", "--compile-cache-dir", str(tmp_path)]
+    process = subprocess.Popen([sys.executable, "-m", "ignisd", *flags], stderr=subprocess.PIPE)
+    try:
+        ends_s = time.monotonic() + 120
+        answer = None
+        while answer is None and time.monotonic() < ends_s:
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}/health", timeout=5)
+            except httpx.TransportError:
+                time.sleep(0.05)
+        assert answer is not None
+        assert answer.status_code == 503
+        assert answer.json()["status"] == "loading"
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_model_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ignisd", "--model", str(tmp_path / "nothing")]
+    got = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert got.returncode == 2
+    assert "--model" in got.stderr
+    assert "config.json" in got.stderr
+    assert "Traceback" not in got.stderr
