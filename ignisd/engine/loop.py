@@ -177,6 +177,7 @@ class Engine:
                 if self._draining and not self._world.sequences and not self._inbox:
                     return
                 await self._idle()
+                self._progress_ms = self._clock()  # rest is not a standstill
                 continue
             under_way, result = await self._on_device(work, under_way)
             fetched_ms = self._clock()
