@@ -246,15 +246,17 @@ def combine_splits_kernel(
 
     def fold(step: jax.Array, carry: Any) -> Any:
         acc, top, total = carry
-        # Unrolled, so that the loads of a step are under way together. An absent split multiplies
-        # by one and adds zero.
-        for offset in range(SPLITS_PER_STEP):
-            split = step * SPLITS_PER_STEP + offset
-            its_top = load(top_ref, split, -jnp.inf)
+        # All loads of a step come first, so that they are under way together. An absent split
+        # multiplies by one and adds zero.
+        splits = [step * SPLITS_PER_STEP + offset for offset in range(SPLITS_PER_STEP)]
+        tops = [load(top_ref, split, -jnp.inf) for split in splits]
+        totals = [load(total_ref, split, 0.0) for split in splits]
+        accs = [load(acc_ref, split, 0.0) for split in splits]
+        for its_top, its_total, its_acc in zip(tops, totals, accs, strict=True):
             new_top = jnp.maximum(top, its_top)
             shrink, grow = jnp.exp(top - new_top), jnp.exp(its_top - new_top)
-            acc = acc * shrink[:, None] + load(acc_ref, split, 0.0) * grow[:, None]
-            total = total * shrink + load(total_ref, split, 0.0) * grow
+            acc = acc * shrink[:, None] + its_acc * grow[:, None]
+            total = total * shrink + its_total * grow
             top = new_top
         return acc, top, total
 
