@@ -3,7 +3,10 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ignisd.http.keys import KeyRing
+from ignisd.http.origin import OriginPolicy
 
 
 def _monotonic_ms() -> float:
@@ -23,7 +26,9 @@ class HttpOptions:
     """Bounds and sources of the HTTP layer.
 
     Args:
-        api_keys: any of them opens every route; none means no key is asked for.
+        keys: any of them opens every route; none means no key is asked for.
+        scoped: prompts are reused only between requests with the same key.
+        origins: the names and the web pages that are answered.
         max_body_bytes: larger bodies are refused unparsed.
         body_timeout_s: a body must have arrived by then.
         ping_s: a stream that has been silent for so long gets a comment.
@@ -32,6 +37,9 @@ class HttpOptions:
         write_timeout_s: a reader that takes nothing for so long loses its request.
         request_timeout_s: limit of an answer that is not streamed; None is no limit.
         stall_s: an engine that is busy but made no progress for so long counts as stalled.
+        chat: how messages are placed and answers are told: --server-system-message-policy,
+            --server-developer-message-policy, --server-strip-volatile-headers,
+            --server-reasoning-field and --server-calls-in-reasoning.
         num_workers: threads that parse, render and tokenize.
         max_preparing: requests that may be with these threads, or wait for them.
         now_ms: the engine's clock, in milliseconds.
@@ -40,7 +48,9 @@ class HttpOptions:
         draw_name: a fresh identity for a request.
     """
 
-    api_keys: tuple[str, ...] = ()
+    keys: KeyRing = field(default_factory=KeyRing)
+    scoped: bool = False
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
     max_body_bytes: int = 16 << 20
     body_timeout_s: float = 60.0
     ping_s: float = 15.0
@@ -48,6 +58,7 @@ class HttpOptions:
     write_timeout_s: float = 60.0
     request_timeout_s: float | None = None
     stall_s: float = 30.0
+    chat: ChatPolicies = field(default_factory=ChatPolicies)
     num_workers: int = 2
     max_preparing: int = 256
     now_ms: Callable[[], float] = _monotonic_ms
