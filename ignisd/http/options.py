@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ignisd.chat.policies import ChatPolicies
 from ignisd.http.keys import KeyRing
 from ignisd.http.origin import OriginPolicy
 
