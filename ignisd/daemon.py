@@ -1,6 +1,7 @@
 """The process: one event loop that listens at once, loads in a thread, serves, and drains."""
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -11,23 +12,22 @@ from datetime import UTC, datetime
 from functools import partial
 
 from hypercorn.asyncio import serve as serve_http
-from hypercorn.config import Config
 
 from ignisd import log
 from ignisd.engine.compiles import CompileCounter
 from ignisd.engine.loop import Engine
+from ignisd.errors import ConfigError
 from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
-from ignisd.http.options import HttpOptions
-from ignisd.http.service import Service
+from ignisd.http.keys import KeyRing
+from ignisd.http.service import Facts, Service
+from ignisd.listen import bind, bound_address, configured_keys, http_options, server_config
 from ignisd.load import Loaded, find_model, load_model
+from ignisd.notify import Notifier, keep_telling
 from ignisd.resolve import Resolved
-from ignisd.settings import Settings
 
 _log = logging.getLogger("ignisd.daemon")
 
-_KEEP_ALIVE_S = 75.0
-_BACKLOG = 1024
 _ROUND_TIMEOUT_MS = 300_000.0
 """The longest chunk of a large model on a slow processor takes about a minute."""
 _LAST_WORDS_S = 2.0
@@ -42,11 +42,12 @@ def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
     """
     settings = resolved.settings
     log.configure(settings.log_level, settings.log_format, journal="JOURNAL_STREAM" in environ)
+    faulthandler.enable()  # what a watchdog's SIGABRT leaves behind
     # What a library has to say of itself interests nobody unless it warns.
     logging.getLogger("jax").setLevel(logging.WARNING)
     for warning in resolved.warnings:
         log.write(_log, logging.WARNING, "settings", warning=warning)
-    daemon = _Daemon(settings, environ)
+    daemon = _Daemon(resolved, environ)
     status = asyncio.run(daemon.run())
     if daemon.leaves_thread:
         # A thread that compiles, or that waits for a stuck device, cannot be stopped, and an
@@ -59,13 +60,18 @@ def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
 class _Daemon:
     """One run of the process."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        self._settings = settings
+    def __init__(self, resolved: Resolved, environ: Mapping[str, str]) -> None:
+        self._resolved = resolved
+        self._settings = settings = resolved.settings
         self._environ = environ
         self._stop = asyncio.Event()
         self._closed = asyncio.Event()
         name, _ = find_model(settings.model, settings.models_dir)
         self._service = Service(name)
+        self._keys = KeyRing(configured_keys(settings))
+        self._listener = bind(settings.server_bind)
+        self._address = bound_address(self._listener)
+        self._notifier = Notifier(environ)
         self._compiles = CompileCounter()
         self.leaves_thread = False
         self._began_s = time.monotonic()
@@ -74,9 +80,13 @@ class _Daemon:
         """Listens, loads, serves until stopped, drains."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._begin_stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_keys)
         listening = asyncio.create_task(self._listen(), name="http")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        telling = asyncio.create_task(
+            keep_telling(self._notifier, self._service, _ROUND_TIMEOUT_MS), name="notify"
+        )
         try:
             loading = asyncio.create_task(self._load(), name="load")
             await self._first_of(listening, stopping, loading)
@@ -87,7 +97,12 @@ class _Daemon:
         finally:
             self._closed.set()
             stopping.cancel()
-            await asyncio.gather(listening, stopping, return_exceptions=True)
+            telling.cancel()
+            await asyncio.gather(listening, stopping, telling, return_exceptions=True)
+
+    def _begin_stop(self) -> None:
+        self._stop.set()
+        self._notifier.tell_stopping(self._settings.server_drain_timeout)
 
     @staticmethod
     async def _first_of(*tasks: "asyncio.Task[object]") -> None:
@@ -123,13 +138,14 @@ class _Daemon:
         )
         turning = asyncio.create_task(engine.run(), name="engine")
         self._compiles.start_counting()
-        self._service.set_ready(engine, loaded.info)
+        self._service.set_ready(engine, loaded.info, _facts(loaded))
+        self._notifier.tell("READY=1")
         log.write(
             _log,
             logging.INFO,
             "ready",
             model=loaded.info.name,
-            bind=str(settings.server_bind),
+            bind=str(self._address),
             context=loaded.info.context_tokens,
             exact="off" if loaded.inexact else "on",
             seconds=round(time.monotonic() - self._began_s, 1),
@@ -152,16 +168,34 @@ class _Daemon:
         await asyncio.sleep(_LAST_WORDS_S)
         return 1
 
+    def _reload_keys(self) -> None:
+        """SIGHUP: open to the keys of the file as it is now; one that is wrong changes nothing."""
+        try:
+            self._keys.replace(configured_keys(self._settings))
+        except ConfigError as error:
+            log.write(_log, logging.ERROR, "keys", kept=self._keys.num_keys, error=error.message)
+        else:
+            log.write(_log, logging.INFO, "keys", read=self._keys.num_keys)
+
     async def _listen(self) -> None:
-        settings = self._settings
-        keys = () if settings.server_api_key is None else (settings.server_api_key,)
-        options = HttpOptions(api_keys=keys, request_timeout_s=settings.server_request_timeout)
-        config = Config()
-        config.bind = [str(settings.server_bind)]
-        config.keep_alive_timeout = _KEEP_ALIVE_S
-        config.backlog = _BACKLOG
-        config.include_server_header = False
-        config.accesslog = None
-        config.errorlog = logging.getLogger("ignisd.hypercorn")
-        app = build_app(self._service, options, HttpCounters())
+        options = http_options(self._settings, self._keys)
+        app = build_app(self._service, options, HttpCounters(), self._resolved)
+        config = server_config(self._listener)
         await serve_http(app, config, shutdown_trigger=self._closed.wait)  # type: ignore[arg-type]
+
+
+def _facts(loaded: Loaded) -> Facts:
+    """What the control plane tells of a loaded model."""
+    plan, limits = loaded.plan, loaded.world.limits
+    return Facts(
+        page_bytes=plan.page_bytes,
+        image_bytes=plan.image_bytes,
+        inexact=loaded.inexact,
+        memory=tuple((line.name, str(line.where), line.num_bytes) for line in plan.lines),
+        settled={
+            "model.max-context": limits.max_context,
+            "model.prefill-chunk": limits.chunk_tokens,
+            "spec.decode-lanes": limits.num_lanes,
+        },
+    )
+

@@ -333,6 +333,24 @@ async def test_progress_tells_a_stuck_device_from_an_idle_one() -> None:
         await read(stream)
 
 
+async def test_rest_is_no_standstill_of_the_round_that_ends_it() -> None:
+    now_ms = 0.0
+    async with running(clock=lambda: now_ms) as setup:
+        await read(setup.submit(words(60, 1)))
+        await until(lambda: not setup.engine.stats().busy)
+        now_ms = 3_600_000.0
+        idle_ms = []
+        plain = setup.device.run
+
+        def run(work: Round) -> object:
+            idle_ms.append(setup.engine.stats().idle_ms)
+            return plain(work)
+
+        setup.device.run = run  # type: ignore[method-assign]
+        await read(setup.submit(words(60, 2)))
+        assert idle_ms[0] == 0.0
+
+
 async def test_a_device_that_does_not_answer_ends_the_engine() -> None:
     async with running(round_timeout_ms=50.0) as setup:
         setup.device.gate = threading.Semaphore(0)
