@@ -1,0 +1,94 @@
+"""The service unit: what the daemon counts on is in it, and systemd has no complaint."""
+
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from ignisd import cli
+from ignisd.daemon import _ROUND_TIMEOUT_MS
+from ignisd.notify import Notifier
+from ignisd.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+UNIT = ROOT / "systemd" / "ignisd.service"
+HARDENED = """
+    CapabilityBoundingSet LockPersonality NoNewPrivileges PrivateMounts PrivateTmp ProtectClock
+    ProtectControlGroups ProtectHome ProtectHostname ProtectKernelLogs ProtectKernelModules
+    ProtectKernelTunables ProtectProc ProtectSystem RemoveIPC RestrictAddressFamilies
+    RestrictNamespaces RestrictRealtime RestrictSUIDSGID SystemCallArchitectures SystemCallFilter
+    UMask
+""".split()
+
+
+def parse(text: str) -> dict[str, dict[str, list[str]]]:
+    """Section, name, values in order; refuses a line that is neither."""
+    sections: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    section = ""
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            assert line.endswith("]"), line
+            section = line[1:-1]
+            continue
+        name, equals, value = line.partition("=")
+        assert section, f"{line} stands before every section"
+        assert equals, f"{line} assigns nothing"
+        assert name.isalnum(), line
+        sections[section][name].append(value)
+    return sections
+
+
+@pytest.fixture
+def service() -> dict[str, list[str]]:
+    sections = parse(UNIT.read_text())
+    assert set(sections) == {"Unit", "Service", "Install"}
+    return sections["Service"]
+
+
+def only(service: dict[str, list[str]], name: str) -> str:
+    values = service.get(name, [])
+    assert len(values) == 1, f"{name}: wanted one value, had {values}"
+    return values[0]
+
+
+def test_the_manager_is_told_by_the_daemon_itself(service: dict[str, list[str]]):
+    assert only(service, "Type") == "notify"
+    assert only(service, "ExecStart") == "/opt/ignisd/bin/ignisd"
+    assert "python3 -m venv /opt/ignisd" in UNIT.read_text()
+
+
+def test_the_times_fit_what_the_daemon_does(service: dict[str, list[str]]):
+    watchdog_s = float(only(service, "WatchdogSec"))
+    environ = {"WATCHDOG_USEC": f"{watchdog_s * 1e6:.0f}"}
+    assert Notifier(environ).beat_s * 2 < watchdog_s < _ROUND_TIMEOUT_MS / 1000
+    assert float(only(service, "TimeoutStopSec")) > Settings().server_drain_timeout
+    assert float(only(service, "TimeoutStartSec")) > Notifier(environ).beat_s
+
+
+def test_a_refused_start_is_not_tried_again(service: dict[str, list[str]]):
+    assert only(service, "Restart") == "on-failure"
+    assert only(service, "RestartPreventExitStatus") == str(cli.REFUSED)
+
+
+def test_it_may_compile_lock_memory_and_reach_a_card_and_little_else(
+    service: dict[str, list[str]],
+):
+    assert not {"MemoryDenyWriteExecute", "PrivateDevices"} & service.keys()
+    assert only(service, "LimitMEMLOCK") == "infinity"
+    assert only(service, "CacheDirectory") == "ignisd"
+    assert set(HARDENED) <= service.keys()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_systemd_has_no_complaint_and_calls_it_hardened():
+    """As in the build: the checked program is one that exists here."""
+    done = subprocess.run(
+        [ROOT / ".ci" / "unit", sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exposure level" in done.stdout
