@@ -6,6 +6,7 @@
     │   ├── UnsupportedValue    400 unsupported_value
     │   ├── ContextLengthExceeded  400 context_length_exceeded
     │   ├── Unauthorized        401 invalid_api_key
+    │   ├── Forbidden           403 forbidden
     │   ├── ModelNotFound       404 model_not_found
     │   ├── RouteNotFound       404 route_not_found
     │   ├── MethodNotAllowed    405 method_not_allowed
@@ -71,16 +72,17 @@ class ContextLengthExceeded(RequestError):
     Args:
         prompt_tokens: length of the rendered prompt.
         limit_tokens: context of the model, prompt and answer together.
+        param: the field that the prompt came in.
     """
 
     code = "context_length_exceeded"
 
-    def __init__(self, prompt_tokens: int, limit_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, limit_tokens: int, param: str = "messages") -> None:
         super().__init__(
             f"This model's maximum context length is {limit_tokens} tokens. However, your prompt "
             f"has {prompt_tokens} tokens and at least one token of answer is needed. Shorten the "
-            "messages, or raise --model-max-context if the model allows more.",
-            "messages",
+            f"{param}, or raise --model-max-context if the model allows more.",
+            param,
         )
         self.prompt_tokens = prompt_tokens
         self.limit_tokens = limit_tokens
@@ -92,6 +94,14 @@ class Unauthorized(RequestError):
     status = 401
     code = "invalid_api_key"
     type = "authentication_error"
+
+
+class Forbidden(RequestError):
+    """The request comes under a name, or for a web page, that this server does not serve."""
+
+    status = 403
+    code = "forbidden"
+    type = "permission_error"
 
 
 class ModelNotFound(RequestError):

@@ -111,6 +111,29 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """Words with commas between them, or none of them; a file may also hold a list."""
+
+    @property
+    def wants(self) -> str:
+        return "words with commas between them, or none"
+
+    def read(self, raw: object) -> tuple[str, ...]:
+        words = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(words, list | tuple) or not all(isinstance(each, str) for each in words):
+            raise ValueError
+        stripped = tuple(word.strip() for word in words)
+        if stripped == ("none",):
+            return ()
+        if any(not word or re.search(r"\s", word) for word in stripped):
+            raise ValueError
+        return stripped
+
+    def write(self, value: Any) -> str:
+        return ",".join(value) or "none"
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """A whole number in a range, on a grid; `none` is the word that stands for None."""
 

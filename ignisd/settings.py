@@ -17,6 +17,7 @@ from ignisd.kinds import (
     Size,
     Switch,
     Text,
+    Words,
 )
 from state.spec import PAGE_TOKENS, KvFormat
 
@@ -51,10 +52,77 @@ class Settings:
         meta="KEY",
         secret=True,
     )
+    server_api_key_file: Path | None = declare(
+        Folder(),
+        None,
+        "file with one key a line, any of which opens; read anew on SIGHUP",
+        chapter=_SERVER,
+        meta="FILE",
+    )
     server_allow_unauthenticated: bool = declare(
         Switch(),
         "off",
         "serve other machines without a key",
+        chapter=_SERVER,
+        meta="on|off",
+    )
+    server_allowed_hosts: tuple[str, ...] = declare(
+        Words(),
+        "none",
+        "names in the Host header that a loopback bind answers to, beside those of the loopback; "
+        "for a proxy on this machine",
+        chapter=_SERVER,
+        meta="NAME,...",
+    )
+    server_allowed_origins: tuple[str, ...] = declare(
+        Words(),
+        "none",
+        "origins whose pages a browser may let talk to this server, such as http://localhost:3000",
+        chapter=_SERVER,
+        meta="ORIGIN,...",
+    )
+    server_max_body_bytes: int | None = declare(
+        Size("auto"),
+        "auto",
+        "largest request body; auto is 16M",
+        chapter=_SERVER,
+        meta="SIZE",
+        unit="bytes",
+    )
+    server_system_message_policy: str = declare(
+        Choice(("merge", "strict")),
+        "merge",
+        "what becomes of system messages beyond the first: leading ones are merged and later ones "
+        "stay in place, or a request with them is refused",
+        chapter=_SERVER,
+        meta="POLICY",
+    )
+    server_developer_message_policy: str = declare(
+        Choice(("inplace", "into-system", "after-system", "one-after-system", "reject")),
+        "inplace",
+        "where developer messages go; all but inplace and reject move them to the head of the "
+        "prompt and cost reuse",
+        chapter=_SERVER,
+        meta="POLICY",
+    )
+    server_strip_volatile_headers: bool = declare(
+        Switch(),
+        "on",
+        "drop a first system line that changes at every request, such as a billing header",
+        chapter=_SERVER,
+        meta="on|off",
+    )
+    server_reasoning_field: str = declare(
+        Choice(("reasoning_content", "reasoning", "both")),
+        "reasoning_content",
+        "the field of an answer that carries the reasoning",
+        chapter=_SERVER,
+        meta="FIELD",
+    )
+    server_calls_in_reasoning: bool = declare(
+        Switch(),
+        "on",
+        "deliver a tool call that the model makes inside reasoning that it never closes",
         chapter=_SERVER,
         meta="on|off",
     )
@@ -151,6 +219,14 @@ class Settings:
         chapter=_REUSE,
         meta="on|off",
     )
+    reuse_scope: str = declare(
+        Choice(("global", "key")),
+        "global",
+        "who shares prompts: everybody, so that timing tells whether a beginning was read before, "
+        "or only requests with the same API key",
+        chapter=_REUSE,
+        meta="global|key",
+    )
     reuse_retained_host: int | None = declare(
         Count(0, 65_536, none="auto"),
         "auto",
@@ -227,9 +303,13 @@ class Settings:
             value = getattr(self, flag.field)
             if flag.read(value, "the code") != value:
                 raise ConfigError(flag.refusal(value, "the code"))
-        if self.server_bind.public and not (
-            self.server_api_key or self.server_allow_unauthenticated
-        ):
+        has_keys = bool(self.server_api_key or self.server_api_key_file)
+        if self.reuse_scope == "key" and not has_keys:
+            raise ConfigError(
+                "--reuse-scope key keeps the prompts of different API keys apart, and no key is "
+                "set. Set IGNISD_SERVER_API_KEY or --server-api-key-file, or drop --reuse-scope."
+            )
+        if self.server_bind.public and not (has_keys or self.server_allow_unauthenticated):
             raise ConfigError(
                 f"--server-bind {self.server_bind} can be reached from other machines and no key "
                 "is set. Set IGNISD_SERVER_API_KEY, bind to 127.0.0.1, or pass "

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ignisd.engine.room import flush
 from ignisd.engine.stats import Counters, EngineStats
 from ignisd.engine.stream import Stream
 from ignisd.engine.types import (
@@ -21,9 +22,12 @@ from ignisd.engine.types import (
     Timings,
     Token,
 )
+from ignisd.engine.world import Limits, World, new_world
 from ignisd.errors import Draining, Overloaded
 from state.retained import Kind
+from state.retention import RetentionPolicy
 from state.reuse import Miss, MissReason
+from state.spec import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,17 @@ class Script:
         return Reuse(self.cached_tokens, matched, self.kind, Tier.DEVICE, Place.HOST)
 
 
+def empty_world() -> World:
+    return new_world(
+        Limits(num_lanes=4, max_context=4096, chunk_tokens=256),
+        RetentionPolicy(),
+        Fingerprint(b"scripted"),
+        num_pages=101,
+        num_device_slots=2,
+        num_host_slots=6,
+    )
+
+
 @dataclass
 class ScriptedEngine:
     """Has the engine's `submit` and `stats`, and does what scripts say.
@@ -75,6 +90,7 @@ class ScriptedEngine:
     requests: list[Request] = field(default_factory=list)
     left: list[tuple[int, FinishReason]] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
+    world: World = field(default_factory=empty_world)
     _open: dict[int, "_Playing"] = field(default_factory=dict)
 
     def submit(self, request: Request) -> Stream:
@@ -118,6 +134,13 @@ class ScriptedEngine:
             retained_tokens=0,
             counters=self.counters,
         )
+
+    def flush(self) -> "asyncio.Future[tuple[World, World]]":
+        """Flush the world at once."""
+        told: asyncio.Future[tuple[World, World]] = asyncio.get_running_loop().create_future()
+        before, self.world = self.world, flush(self.world)
+        told.set_result((before, self.world))
+        return told
 
     def fail(self, message: str) -> None:
         """End every open stream as an engine does that has died."""

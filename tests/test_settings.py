@@ -20,7 +20,16 @@ FLAG = {flag.field: flag for flag in FLAGS}
 OTHER = {
     "server_bind": "127.0.0.1:9000",
     "server_api_key": "sesame",
+    "server_api_key_file": "/etc/ignisd/keys",
     "server_allow_unauthenticated": "on",
+    "server_allowed_hosts": "llm.example.org, other",
+    "server_allowed_origins": "http://localhost:3000",
+    "server_max_body_bytes": "1M",
+    "server_system_message_policy": "strict",
+    "server_developer_message_policy": "into-system",
+    "server_strip_volatile_headers": "off",
+    "server_reasoning_field": "both",
+    "server_calls_in_reasoning": "off",
     "server_queue": "3",
     "server_request_timeout": "2.5",
     "server_drain_timeout": "0",
@@ -33,6 +42,7 @@ OTHER = {
     "spec_decode_lanes": "2",
     "compile_cache_dir": "/var/cache/x",
     "reuse_prompt": "off",
+    "reuse_scope": "key",
     "reuse_retained_host": "0",
     "reuse_retained_device": "5",
     "reuse_retention_interval": "640",
@@ -43,6 +53,9 @@ OTHER = {
     "log_format": "json",
     "check": "on",
 }
+
+# What a flag cannot be set without, as variables.
+BESIDE = {"reuse_scope": {"IGNISD_SERVER_API_KEY": "sesame"}}
 
 
 def resolved(
@@ -82,10 +95,11 @@ def test_the_defaults_are_the_documented_ones():
 def test_every_flag_has_three_spellings_that_mean_the_same(flag: Flag, tmp_path: Path):
     text = OTHER[flag.field]
     file = write_file(tmp_path, f'{flag.key} = "{text}"')
+    beside = BESIDE.get(flag.field, {})
     by = {
-        Source.FLAG: resolved({flag.field: text}),
-        Source.ENVIRONMENT: resolved(environ={flag.variable: text}),
-        Source.FILE: resolved(file=file),
+        Source.FLAG: resolved({flag.field: text}, environ=beside),
+        Source.ENVIRONMENT: resolved(environ={flag.variable: text, **beside}),
+        Source.FILE: resolved(environ=beside, file=file),
     }
     values = {source: getattr(found.settings, flag.field) for source, found in by.items()}
     assert len(set(values.values())) == 1
@@ -196,6 +210,11 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
         ("server_bind", "http://127.0.0.1:8000"),
         ("model", " "),
         ("server_api_key", ""),
+        ("server_allowed_hosts", ""),
+        ("server_allowed_hosts", "a,,b"),
+        ("server_allowed_origins", "http://a http://b"),
+        ("server_max_body_bytes", "-1"),
+        ("reuse_scope", "user"),
     ],
 )
 def test_a_value_out_of_range_is_refused_naming_flag_value_and_limit(field: str, text: str):
@@ -226,7 +245,23 @@ def test_a_public_bind_needs_a_key_or_consent(bind: str):
     assert bind in message
     assert "--server-allow-unauthenticated" in message
     assert resolved({"server_bind": bind, "server_api_key": "k"}).settings.server_bind.public
+    assert resolved({"server_bind": bind, "server_api_key_file": "/keys"})
     assert resolved({"server_bind": bind, "server_allow_unauthenticated": "on"})
+
+
+def test_prompts_are_kept_apart_by_key_only_where_there_are_keys(tmp_path: Path):
+    message = refusal({"reuse_scope": "key"})
+    assert "--reuse-scope" in message
+    assert "--server-api-key-file" in message
+    found = resolved({"reuse_scope": "key", "server_api_key_file": "/keys"})
+    assert found.settings.reuse_scope == "key"
+
+
+def test_a_file_may_hold_a_list(tmp_path: Path):
+    file = write_file(tmp_path, "server.allowed-hosts = ['a.example', 'b.example']")
+    assert resolved(file=file).settings.server_allowed_hosts == ("a.example", "b.example")
+    message = refusal(file=write_file(tmp_path, "server.allowed-hosts = [1]"))
+    assert "--server-allowed-hosts must be words" in message
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "127.8.8.8:1", "[::1]:8000", "localhost:8000"])

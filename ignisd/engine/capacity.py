@@ -82,6 +82,7 @@ class MemoryPlan:
         host_limit_bytes: host memory that may be used.
         num_pages: pages of the pool, the null page included.
         page_bytes: bytes of a page.
+        image_bytes: bytes of an image.
     """
 
     lines: tuple[Line, ...]
@@ -90,6 +91,7 @@ class MemoryPlan:
     host_limit_bytes: int
     num_pages: int
     page_bytes: int
+    image_bytes: int
 
     @property
     def pool_tokens(self) -> int:
@@ -236,6 +238,7 @@ def plan_memory(
         host_limit_bytes=budget.host_bytes,
         num_pages=num_pages,
         page_bytes=spec.page_bytes,
+        image_bytes=spec.image_bytes,
     )
     _refuse_small_pool(plan, sizes, left_bytes, pool)
     if num_pages * spec.page_bytes > left_bytes:

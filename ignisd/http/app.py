@@ -14,6 +14,7 @@ from ignisd.errors import EngineFailure, IgnisError, MethodNotAllowed, RequestEr
 from ignisd.http.answers import JsonResponse, error_response
 from ignisd.http.body import ClientGone
 from ignisd.http.chat import ChatCompletions
+from ignisd.http.config import config_object
 from ignisd.http.counters import HttpCounters
 from ignisd.http.guard import Guard
 from ignisd.http.health import health
@@ -22,16 +23,23 @@ from ignisd.http.metrics import Metrics
 from ignisd.http.models import describe_model, list_models
 from ignisd.http.options import HttpOptions
 from ignisd.http.service import Service
+from ignisd.resolve import Resolved
 
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def build_app(service: Service, options: HttpOptions, counters: HttpCounters) -> Starlette:
+def build_app(
+    service: Service,
+    options: HttpOptions,
+    counters: HttpCounters,
+    resolved: Resolved | None = None,
+) -> Starlette:
     """The application over a service, which may still be loading.
 
-    Everything that it needs is in the arguments; two applications share nothing.
+    Everything that it needs is in the arguments; two applications share nothing. `resolved` is
+    what GET /v1/config tells of.
     """
     intake = Intake(options)
     metrics = Metrics(service, counters)
@@ -45,6 +53,9 @@ def build_app(service: Service, options: HttpOptions, counters: HttpCounters) ->
 
     async def answer_model(request: Request) -> Response:
         return JsonResponse(describe_model(service, request.path_params["name"]))
+
+    async def answer_config(request: Request) -> Response:
+        return JsonResponse(config_object(resolved, service))
 
     async def answer_health(request: Request) -> Response:
         status, body = health(service, options.stall_s)
@@ -63,6 +74,7 @@ def build_app(service: Service, options: HttpOptions, counters: HttpCounters) ->
             Route("/v1/chat/completions", answer_chat, methods=["POST"]),
             Route("/v1/models", answer_models),
             Route("/v1/models/{name:path}", answer_model),
+            Route("/v1/config", answer_config),
             Route("/health", answer_health),
             Route("/metrics", answer_metrics),
         ],

@@ -1,17 +1,26 @@
 """What stands behind the handlers: an engine and a model, or the reason why there is none yet."""
 
+import asyncio
 import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.stream import Stream
 from ignisd.engine.types import Request
+from ignisd.engine.world import World
 from ignisd.errors import Draining, EngineFailure, Loading
 
 
 class Engine(Protocol):
-    """As much of the engine as HTTP uses; both calls are made on the event loop and return soon."""
+    """As much of the engine as HTTP uses; calls are made on the event loop and return soon."""
+
+    @property
+    def world(self) -> World:
+        """What the scheduler sees, as of now."""
+        ...
 
     def submit(self, request: Request) -> Stream:
         """Take a request in.
@@ -26,6 +35,28 @@ class Engine(Protocol):
     def stats(self) -> EngineStats:
         """A picture of the engine."""
         ...
+
+    def flush(self) -> "asyncio.Future[tuple[World, World]]":
+        """Give up everything retained before the next round; the worlds before and after that."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What loading settled, for the control plane.
+
+    Args:
+        page_bytes, image_bytes: sizes of the two halves of retained state.
+        inexact: what broke the promise of exact reuse on this backend; empty where it holds.
+        memory: the plan, as name, memory and bytes.
+        settled: by the key of a setting that was `auto`, what it came to.
+    """
+
+    page_bytes: int = 0
+    image_bytes: int = 0
+    inexact: tuple[str, ...] = ()
+    memory: tuple[tuple[str, str, int], ...] = ()
+    settled: Mapping[str, object] = field(default_factory=dict)
 
 
 class ServicePhase(enum.StrEnum):
@@ -45,6 +76,7 @@ class Service:
         self.phase = ServicePhase.LOADING
         self.progress = 0.0
         self.failure = ""
+        self.facts = Facts()
         self._engine: Engine | None = None
         self._model: ModelInfo | None = None
 
@@ -62,9 +94,10 @@ class Service:
         """How much of the model is loaded, 0 to 1."""
         self.progress = min(1.0, max(0.0, progress))
 
-    def set_ready(self, engine: Engine, model: ModelInfo) -> None:
+    def set_ready(self, engine: Engine, model: ModelInfo, facts: Facts | None = None) -> None:
         """Requests are served from now on."""
         self._engine, self._model = engine, model
+        self.facts = facts or Facts()
         self.phase, self.progress = ServicePhase.READY, 1.0
 
     def set_draining(self) -> None:

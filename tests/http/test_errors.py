@@ -4,6 +4,7 @@ import pytest
 from starlette.routing import Route
 
 from ignisd.engine.types import FinishReason
+from ignisd.http.keys import KeyRing
 from ignisd.http.options import HttpOptions
 from tests.fakes import Script
 from tests.http.rig import CHAT, ask, events_of, make_rig, until
@@ -208,7 +209,7 @@ async def test_a_bug_is_answered_without_its_details():
     assert "secret" not in response.text
 
 
-KEYS = HttpOptions(api_keys=("alpha", "béta"))
+KEYS = HttpOptions(keys=KeyRing(("alpha", "béta")))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from ignisd.engine.types import FinishReason
+from ignisd.http.keys import KeyRing
 from ignisd.http.options import HttpOptions
 from tests.chat.toy import toy_model
 from tests.fakes import Script
@@ -38,7 +39,7 @@ async def hang_up(writer):
 
 
 async def test_the_official_client_plain_and_streamed():
-    rig = make_rig(cached_script(), options=HttpOptions(api_keys=("secret",)))
+    rig = make_rig(cached_script(), options=HttpOptions(keys=KeyRing(("secret",))))
     async with listening(rig.app) as address:
         client = openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="secret")
         async with client:
