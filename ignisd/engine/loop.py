@@ -123,9 +123,18 @@ class Engine:
         self._tell(lambda world, now_ms: scheduler.submit(world, request, now_ms))
         return stream
 
-    def flush(self) -> None:
-        """Give up everything retained, before the next round."""
-        self._tell(lambda world, now_ms: flush(world))
+    def flush(self) -> "asyncio.Future[tuple[World, World]]":
+        """Give up everything retained before the next round; the worlds before and after that."""
+        told: asyncio.Future[tuple[World, World]] = asyncio.get_running_loop().create_future()
+
+        def command(world: World, now_ms: float) -> World:
+            emptied = flush(world)
+            if not told.done():
+                told.set_result((world, emptied))
+            return emptied
+
+        self._tell(command)
+        return told
 
     def _leave(self, request_id: int, reason: FinishReason) -> None:
         self._tell(lambda world, now_ms: scheduler.cancel(world, request_id, now_ms, reason))
