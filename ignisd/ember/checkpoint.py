@@ -78,7 +78,10 @@ def generation_config(directory: Path) -> dict[str, Any]:
 def export(params: Params, shape: Shape, directory: Path) -> None:
     """Writes weights and both configs beside the tokenizer that `directory` already holds."""
     tensors = {name: np.asarray(value).astype(ml_dtypes.bfloat16) for name, value in params.items()}
-    save_file(tensors, str(directory / WEIGHTS_NAME), metadata={"format": "pt"})
+    path = directory / WEIGHTS_NAME
+    save_file(tensors, str(path), metadata={"format": "pt"})
+    # The writer makes it private, and a package is read by other users than its installer.
+    path.chmod(0o644)
     contents = (
         ("config.json", config(shape, directory)),
         ("generation_config.json", generation_config(directory)),

@@ -25,7 +25,7 @@ from ignisd.ember.network import Batch, Params, Shape, forward
 from ignisd.ember.render import render
 
 EVALUATION_SEED = 20_260_101
-DISTANCES = (32, 64, 128, 256, 512, 1024)
+DISTANCES = (64, 256, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,11 @@ def _between_added(text: str) -> Iterator[str]:
 
 
 def build(num_conversations: int = CORPUS_CONVERSATIONS) -> Tokenizer:
-    """Learns the merges; the result depends on nothing but the code and `CORPUS_SEED`."""
+    """Learns the merges; the result depends on nothing but the code and `CORPUS_SEED`.
+
+    A change of the curriculum changes the ids, so shipped weights keep the file they were trained
+    with.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -148,9 +152,9 @@ def load(directory: Path = WEIGHTS_DIR) -> Tokenizer:
 
 
 def main() -> None:
-    """Builds the tokenizer and writes it beside the weights."""
+    """Builds a tokenizer for a model that is still to be trained."""
     parser = argparse.ArgumentParser(prog="python -m ignisd.ember.tokenizer", description=__doc__)
-    parser.add_argument("--out", type=Path, default=WEIGHTS_DIR)
+    parser.add_argument("--out", type=Path, required=True, help="directory to write to")
     out = parser.parse_args().out
     tokenizer = build()
     save(tokenizer, out)
