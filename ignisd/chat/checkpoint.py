@@ -1,16 +1,20 @@
 """The text half of a checkpoint directory: tokenizer, chat template, generation defaults."""
 
 import json
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ignisd.chat.family import Family, family_of
 from ignisd.chat.limits import RANGES
 from ignisd.chat.template import ChatTemplate, Now, PromptRenderer
 from ignisd.chat.tokenizer import ChatTokenizer
 from ignisd.chat.types import GenerationDefaults, SamplingFields
 from ignisd.errors import ConfigError
+
+_log = logging.getLogger("ignisd.chat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class ModelInfo:
         renderer: messages to prompt.
         defaults: the checkpoint's sampling, and the tokens that end an answer.
         created_s: when it was loaded, in Unix seconds.
+        family: what can be read out of its answers.
     """
 
     name: str
@@ -32,6 +37,7 @@ class ModelInfo:
     renderer: PromptRenderer
     defaults: GenerationDefaults
     created_s: int
+    family: Family = field(default_factory=Family)
 
 
 def read_model_info(directory: Path, name: str, context_tokens: int, now: Now) -> ModelInfo:
@@ -41,7 +47,12 @@ def read_model_info(directory: Path, name: str, context_tokens: int, now: Now) -
         ConfigError: a file is missing or not valid.
     """
     tokenizer = ChatTokenizer.from_file(directory / "tokenizer.json")
-    template = ChatTemplate(read_template(directory), now)
+    source = read_template(directory)
+    template = ChatTemplate(source, now)
+    family = family_of(source, tokenizer)
+    _log.info("%s", family)
+    for doubt in family.doubts:
+        _log.warning("%s", doubt)
     return ModelInfo(
         name=name,
         context_tokens=context_tokens,
@@ -49,6 +60,7 @@ def read_model_info(directory: Path, name: str, context_tokens: int, now: Now) -
         renderer=PromptRenderer(template, tokenizer),
         defaults=read_generation_defaults(directory, tokenizer),
         created_s=int(now().timestamp()),
+        family=family,
     )
 
 

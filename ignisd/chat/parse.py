@@ -1,11 +1,14 @@
 """A request body becomes a checked `ChatRequest`, or a `RequestError` that names the field."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ignisd.chat import codec
 from ignisd.chat.limits import check_sampling, check_stop
-from ignisd.chat.system import place_system_messages
-from ignisd.chat.types import ChatRequest, Message, SamplingFields, ToolCall
+from ignisd.chat.policies import ChatPolicies
+from ignisd.chat.system import place_messages, without_volatile_header
+from ignisd.chat.types import ChatRequest, Message, Note, NoteKind, SamplingFields, ToolCall
 from ignisd.chat.wire import WireChat, WireMessage, WirePart, WireToolCall
 from ignisd.errors import RequestError, UnsupportedValue
 from state.spec import Class
@@ -19,8 +22,12 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _RESERVED = ("messages", "tools", "add_generation_prompt")
 
 
-def parse_chat(body: bytes) -> ChatRequest:
+def parse_chat(body: bytes, policies: ChatPolicies | None = None) -> ChatRequest:
     """Check the body of a chat completion.
+
+    Args:
+        body: JSON text.
+        policies: of the server; None stands for the defaults.
 
     Raises:
         RequestError: malformed, of the wrong type or out of range.
@@ -41,11 +48,14 @@ def parse_chat(body: bytes) -> ChatRequest:
     check_sampling(sampling)
     model, cls = _model_and_class(wire)
     options = wire.stream_options
+    messages, notes = _messages(wire.messages, policies or ChatPolicies())
+    tools, skipped = _tools(wire.tools or [])
+    kwargs = _template_kwargs(wire)
     return ChatRequest(
         model=model,
-        messages=_messages(wire.messages),
-        tools=_tools(wire.tools or []),
-        template_kwargs=_template_kwargs(wire),
+        messages=messages,
+        tools=tools,
+        template_kwargs=kwargs,
         sampling=sampling,
         max_tokens=_max_tokens(wire),
         stop=check_stop(wire.stop),
@@ -55,6 +65,10 @@ def parse_chat(body: bytes) -> ChatRequest:
         reuse=wire.reuse is not False,
         return_reuse=bool(wire.return_reuse),
         cache_salt=wire.cache_salt,
+        reads_calls=_reads_calls(wire.tool_choice, tools),
+        single_call=wire.parallel_tool_calls is False,
+        shows_reasoning=kwargs.get("enable_thinking") is not False,
+        notes=notes + skipped,
     )
 
 
@@ -78,10 +92,6 @@ def _refuse_unsupported(wire: WireChat) -> None:
         raise UnsupportedValue(
             f"response_format.type is {wire.response_format.type!r}, but only 'text' is served.",
             "response_format",
-        )
-    if wire.tool_choice not in (None, "auto", "none"):
-        raise UnsupportedValue(
-            "tool_choice must be 'auto' or 'none'; a call cannot be forced.", "tool_choice"
         )
 
 
@@ -134,27 +144,86 @@ def _template_kwargs(wire: WireChat) -> dict[str, object]:
     return kwargs
 
 
-def _tools(tools: list[dict[str, object]]) -> tuple[dict[str, object], ...]:
-    """The function tools; other kinds are for other servers and are passed over."""
-    kept = []
+def _tools(
+    tools: list[dict[str, object]],
+) -> tuple[tuple[dict[str, object], ...], tuple[Note, ...]]:
+    """The function tools; other kinds are for other servers and are passed over with a note."""
+    kept, notes = [], []
     for index, tool in enumerate(tools):
-        if tool.get("type", "function") != "function":
+        kind = tool.get("type", "function")
+        if kind != "function":
+            notes.append(Note(NoteKind.TOOL_SKIPPED, str(kind)))
             continue
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or not name:
+        if _function_name(tool) is None:
             path = f"tools[{index}].function.name"
             raise RequestError(f"{path} must be a string that is not empty.", path)
         kept.append(tool)
-    return tuple(kept)
+    return tuple(kept), tuple(notes)
 
 
-def _messages(wires: list[WireMessage]) -> tuple[Message, ...]:
+def _function_name(tool: dict[str, object]) -> str | None:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+def _reads_calls(
+    choice: str | dict[str, object] | None, tools: Sequence[dict[str, object]]
+) -> bool:
+    """Whether tool calls are looked for in the answer."""
+    if choice in (None, "auto"):
+        return bool(tools)
+    if choice == "none":
+        return False
+    if isinstance(choice, str) and choice != "required":
+        raise RequestError(
+            f"tool_choice is {choice!r}, but must be auto, none, required or a function.",
+            "tool_choice",
+        )
+    if isinstance(choice, dict) and choice.get("type", "function") == "function":
+        name, known = _function_name(choice), [_function_name(tool) for tool in tools]
+        if name not in known or name is None:
+            raise RequestError(
+                f"tool_choice names the function {name!r}, but tools has {len(known)} functions "
+                "and none of this name.",
+                "tool_choice.function.name",
+            )
+    raise UnsupportedValue(
+        "tool_choice must be 'auto' or 'none'; a call cannot be forced.", "tool_choice"
+    )
+
+
+def _messages(
+    wires: list[WireMessage], policies: ChatPolicies
+) -> tuple[tuple[Message, ...], tuple[Note, ...]]:
     if not wires:
         raise RequestError("messages must have at least one message, but has none.", "messages")
-    return place_system_messages(
-        [_message(wire, f"messages[{index}]") for index, wire in enumerate(wires)]
-    )
+    notes = []
+    if policies.strip_volatile_headers and wires[0].role in ("system", "developer"):
+        kept = _without_volatile_header(wires[0])
+        if kept is not wires[0]:
+            wires = [kept, *wires[1:]]
+            notes.append(Note(NoteKind.VOLATILE_HEADER))
+    messages = [_message(wire, f"messages[{index}]") for index, wire in enumerate(wires)]
+    placed, moved = place_messages(messages, policies)
+    if moved:
+        notes.append(Note(NoteKind.MESSAGE_MOVED, policies.developer))
+    return placed, tuple(notes)
+
+
+def _without_volatile_header(wire: WireMessage) -> WireMessage:
+    """The same message if it has no such header; a header may be a part of its own."""
+    content = wire.content
+    if isinstance(content, str):
+        text = without_volatile_header(content)
+        return wire if text == content else msgspec.structs.replace(wire, content=text)
+    if not content or content[0].text is None:
+        return wire
+    text = without_volatile_header(content[0].text)
+    if text == content[0].text:
+        return wire
+    parts = [msgspec.structs.replace(content[0], text=text), *content[1:]]
+    return msgspec.structs.replace(wire, content=parts)
 
 
 def _message(wire: WireMessage, path: str) -> Message:
@@ -170,7 +239,7 @@ def _message(wire: WireMessage, path: str) -> Message:
         for index, call in enumerate(wire.tool_calls or [])
     )
     return Message(
-        role={"developer": "system", "function": "tool"}.get(role, role),
+        role="tool" if role == "function" else role,
         content=_content(wire.content, path),
         reasoning=reasoning if assistant else None,
         tool_calls=calls if assistant else (),

@@ -1,5 +1,6 @@
 """What a chat request asks for, once it has been checked, and what its rendering yields."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -24,7 +25,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of the history. `role` is system, user, assistant or tool."""
+    """One message of the history. `role` is system, developer, user, assistant or tool."""
 
     role: str
     content: str
@@ -59,13 +60,35 @@ class GenerationDefaults:
     eos_ids: tuple[int, ...] = ()
 
 
+class NoteKind(enum.StrEnum):
+    """Something that was done to a request and that its sender should know of.
+
+    TOOL_SKIPPED: a tool that is no function was passed over; `detail` is its type.
+    VOLATILE_HEADER: a first system line that changes with every request was dropped.
+    MESSAGE_MOVED: a message was moved to the head, which costs the conversation its reuse.
+    """
+
+    TOOL_SKIPPED = "tool-skipped"
+    VOLATILE_HEADER = "volatile-header"
+    MESSAGE_MOVED = "message-moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One remark about a request; `detail` has no text of messages."""
+
+    kind: NoteKind
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A checked chat completion request, before rendering.
 
     `model` is the name without a class suffix, None when the client gave none. `tools` are the
     objects as sent. `template_kwargs` go to the template as they are. `max_tokens` None means: up
-    to the end of the context.
+    to the end of the context. `reads_calls`: tool calls are looked for in the answer;
+    `single_call`: at most one. `shows_reasoning` is off when the client has switched thinking off.
     """
 
     model: str | None
@@ -81,6 +104,10 @@ class ChatRequest:
     reuse: bool
     return_reuse: bool
     cache_salt: str | None
+    reads_calls: bool = False
+    single_call: bool = False
+    shows_reasoning: bool = True
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class WireChat(Struct):
     logit_bias: dict[str, float] | None = None
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: WireResponseFormat | None = None
     stream: bool | None = None
     stream_options: WireStreamOptions | None = None

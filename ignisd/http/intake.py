@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.parse import parse_chat
+from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.types import ChatRequest, Prompt, SamplingFields
 from ignisd.engine.types import Request, SamplingParams
 from ignisd.errors import ContextLengthExceeded, ModelNotFound, Overloaded
@@ -48,7 +49,9 @@ class Intake:
         self._num_preparing += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._workers, _prepare, body, model)
+            return await loop.run_in_executor(
+                self._workers, _prepare, body, model, self._options.chat
+            )
         finally:
             self._num_preparing -= 1
 
@@ -89,8 +92,8 @@ class Intake:
         )
 
 
-def _prepare(body: bytes, model: ModelInfo) -> Prepared:
-    chat = parse_chat(body)
+def _prepare(body: bytes, model: ModelInfo, policies: ChatPolicies) -> Prepared:
+    chat = parse_chat(body, policies)
     if chat.model is not None and chat.model != model.name:
         raise ModelNotFound(chat.model, model.name)
     prompt = model.renderer.render(chat)

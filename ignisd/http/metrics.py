@@ -54,7 +54,7 @@ class ServiceCollector(Collector):
             "code",
             counters.errors,
         )
-        answers = {reason: counters.answers[reason] for reason in ("stop", "length")}
+        answers = {reason: counters.answers[reason] for reason in ("stop", "length", "tool_calls")}
         yield _counter("answers", "Answers completed, by finish reason.", "reason", answers)
         yield _histogram("ttft_seconds", "From arrival to the first token.", counters.ttft_s)
         yield _histogram(

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Self
 
-from ignisd.chat.output import AnswerReader, Delta
+from ignisd.chat.output import AnswerReader, Piece
 from ignisd.engine.stream import Stream
 from ignisd.engine.types import Finished, FinishReason, Reuse, Started, Timings, Token
 from ignisd.errors import Draining, EngineFailure
@@ -22,19 +22,23 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an answer ended. `finish_reason` is stop or length."""
+    """How an answer ended. `finish_reason` is stop, length or tool_calls.
+
+    `reasoning_open` tells that it ended before its reasoning did.
+    """
 
     finish_reason: str
     usage: Usage
     reuse: Reuse
     timings: Timings
+    reasoning_open: bool = False
 
 
-Step = Started | Delta | Outcome
+Step = Started | Piece | Outcome
 
 
 class Reply:
-    """An asynchronous iterator over `Started`, `Delta`… and one `Outcome`.
+    """An asynchronous iterator over `Started`, pieces and one `Outcome`.
 
     A call that is cancelled loses nothing: the next one goes on where it stopped. Leaving
     `async with` cancels the request unless it has finished.
@@ -98,8 +102,8 @@ class Reply:
             raise EngineFailure(finish.message or "The engine gave up this request.")
         if finish.reason is FinishReason.CANCELLED:
             raise Draining
-        self._steps.extend(reader.finish())
-        stopped = reader.stopped or finish.reason is FinishReason.STOP
+        cut = finish.reason is not FinishReason.STOP and not reader.stopped
+        self._steps.extend(reader.finish(cut=cut))
         usage = Usage(
             prompt_tokens=finish.prompt_tokens,
             cached_tokens=finish.cached_tokens,
@@ -107,5 +111,9 @@ class Reply:
             completion_tokens=reader.num_tokens if self._cut else finish.generated_tokens,
             reasoning_tokens=reader.num_reasoning_tokens,
         )
-        reason = "stop" if stopped else "length"
-        self._steps.append(Outcome(reason, usage, finish.reuse, finish.timings))
+        if cut and not reader.stopped:
+            reason = "length"
+        else:
+            reason = "tool_calls" if reader.num_calls else "stop"
+        outcome = Outcome(reason, usage, finish.reuse, finish.timings, reader.reasoning_open)
+        self._steps.append(outcome)

@@ -1,36 +1,72 @@
 """The objects of the chat completion protocol."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ignisd.chat.output import Channel, Delta
+from ignisd.chat.output import CallArguments, CallStart, Channel, Delta, Piece
+from ignisd.chat.policies import ReasoningField
 from ignisd.http.reply import Outcome, Usage
+
+
+@dataclass(slots=True)
+class Assembled:
+    """The pieces of an answer, put together as its reader would."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[CallStart] = field(default_factory=list)
+    arguments: list[list[str]] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece."""
+        match piece:
+            case Delta(channel=Channel.CONTENT):
+                self.content.append(piece.text)
+            case Delta():
+                self.reasoning.append(piece.text)
+            case CallStart():
+                self.calls.append(piece)
+                self.arguments.append([])
+            case CallArguments():
+                self.arguments[piece.index].append(piece.text)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatShapes:
-    """Builds the objects of one answer; `created_s` in Unix seconds, `model` as served."""
+    """Builds the objects of one answer.
+
+    Args:
+        id: of the answer.
+        model: its name as served.
+        created_s: in Unix seconds.
+        reasoning: the field that reasoning is told in.
+    """
 
     id: str
     model: str
     created_s: int
+    reasoning: ReasoningField = ReasoningField.REASONING_CONTENT
 
-    def whole(
-        self, text: Mapping[Channel, str], outcome: Outcome, reuse: object | None
-    ) -> dict[str, object]:
+    def whole(self, answer: Assembled, outcome: Outcome, reuse: object | None) -> dict[str, object]:
         """The plain answer."""
+        content = "".join(answer.content)
         message: dict[str, object] = {
             "role": "assistant",
-            "content": text.get(Channel.CONTENT, ""),
+            "content": content if content or not answer.calls else None,
             "refusal": None,
         }
-        if Channel.REASONING in text:
-            message["reasoning_content"] = text[Channel.REASONING]
+        if answer.reasoning:
+            message |= self._reasoning("".join(answer.reasoning))
+        if answer.calls:
+            message["tool_calls"] = [
+                call_object(start, "".join(arguments))
+                for start, arguments in zip(answer.calls, answer.arguments, strict=True)
+            ]
         choice = {
             "index": 0,
             "message": message,
             "logprobs": None,
             "finish_reason": outcome.finish_reason,
+            **_open_reasoning(outcome),
         }
         return {
             **self._head("chat.completion", [choice]),
@@ -43,14 +79,24 @@ class ChatShapes:
         """The first chunk: whose turn it is."""
         return self._chunk({"role": "assistant", "content": ""}, None)
 
-    def piece(self, delta: Delta) -> dict[str, object]:
-        """A chunk with text."""
-        return self._chunk({delta.channel.value: delta.text}, None)
+    def piece(self, piece: Piece) -> dict[str, object]:
+        """A chunk with a piece of the answer."""
+        match piece:
+            case Delta(channel=Channel.CONTENT):
+                delta: dict[str, object] = {"content": piece.text}
+            case Delta():
+                delta = self._reasoning(piece.text)
+            case CallStart():
+                delta = {"tool_calls": [{"index": piece.index, **call_object(piece, "")}]}
+            case CallArguments():
+                function = {"arguments": piece.text}
+                delta = {"tool_calls": [{"index": piece.index, "function": function}]}
+        return self._chunk(delta, None)
 
     def closing(self, outcome: Outcome, reuse: object | None) -> dict[str, object]:
         """The chunk that tells why the answer ended, and how long it took."""
         return {
-            **self._chunk({}, outcome.finish_reason),
+            **self._chunk({}, outcome.finish_reason, _open_reasoning(outcome)),
             "timings": timings_object(outcome),
             **_optional("ignis_reuse", reuse),
         }
@@ -63,9 +109,17 @@ class ChatShapes:
             **_optional("ignis_reuse", reuse),
         }
 
-    def _chunk(self, delta: dict[str, object], finish_reason: str | None) -> dict[str, object]:
+    def _reasoning(self, text: str) -> dict[str, object]:
+        return dict.fromkeys(self.reasoning.names, text)
+
+    def _chunk(
+        self,
+        delta: dict[str, object],
+        finish_reason: str | None,
+        marks: dict[str, object] | None = None,
+    ) -> dict[str, object]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._head("chat.completion.chunk", [choice])
+        return self._head("chat.completion.chunk", [{**choice, **(marks or {})}])
 
     def _head(self, kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
         return {
@@ -75,6 +129,12 @@ class ChatShapes:
             "model": self.model,
             "choices": choices,
         }
+
+
+def call_object(start: CallStart, arguments: str) -> dict[str, object]:
+    """A tool call of an answer; `arguments` is JSON text."""
+    function = {"name": start.name, "arguments": arguments}
+    return {"id": start.id, "type": "function", "function": function}
 
 
 def usage_object(usage: Usage) -> dict[str, object]:
@@ -112,6 +172,11 @@ def timings_object(outcome: Outcome) -> dict[str, object]:
 
 def _rate(count: int, took_ms: float) -> float | None:
     return round(1000 * count / took_ms, 3) if took_ms > 0 else None
+
+
+def _open_reasoning(outcome: Outcome) -> dict[str, object]:
+    """Tells, where it is so, that the answer ended before its reasoning did."""
+    return {"reasoning_open": True} if outcome.reasoning_open else {}
 
 
 def _optional(name: str, value: object | None) -> dict[str, object]:
