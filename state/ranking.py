@@ -2,16 +2,19 @@
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from state.retained import Rank, Retained, rank, rank_key
-from state.spec import Class
+from state.retained import Rank, Retained, rank, rank_key, serves_a_person
 
 
 def in_order_of_victims(
-    states: Iterable[Retained], in_order: Iterable[Retained], now_ms: float, ttl_ms: float
-) -> Iterator[Retained]:
-    """The states, lowest rank first; periodic ones by the gap that their loss leaves.
+    states: Iterable[Retained],
+    in_order: Iterable[Retained],
+    now_ms: float,
+    ttl_ms: float,
+    most_protected: int | None = None,
+) -> Iterator[tuple[Rank, Retained]]:
+    """The states with their ranks, lowest first; periodic ones by the gap that their loss leaves.
 
     Args:
         states: all of them.
@@ -19,20 +22,51 @@ def in_order_of_victims(
             a state comes before everything that extends it. Read only where it is needed.
         now_ms: the time.
         ttl_ms: as for `rank`.
+        most_protected: how many may rank above a checkpoint; of more than these the ones that
+            would give way first rank as checkpoints. None is no bound.
     """
     held: dict[Rank, list[Retained]] = {}
     for one in states:
         held.setdefault(rank(one, now_ms, ttl_ms), []).append(one)
+
+    def key(one: Retained) -> tuple[bool, float, int]:
+        return rank_key(one, now_ms, ttl_ms)
+
+    if most_protected is not None:
+        _bound(held, most_protected, key)
     for level in sorted(held):
         if level is Rank.PERIODIC:
             periodic = {one.id for one in held[level]}
             gone = {one.id for below in held if below < level for one in held[below]}
-            yield from _by_gap([one for one in in_order if one.id not in gone], periodic)
+            ordered = [one for one in in_order if one.id not in gone]
+            people = {one.id for one in held[level] if serves_a_person(one, now_ms, ttl_ms)}
+            for one in _by_gap(ordered, periodic, people):
+                yield level, one
         else:
-            yield from sorted(held[level], key=rank_key)
+            for one in sorted(held[level], key=key):
+                yield level, one
 
 
-def _by_gap(ordered: Sequence[Retained], periodic: set[int]) -> Iterator[Retained]:
+def _bound(
+    held: dict[Rank, list[Retained]],
+    most_protected: int,
+    key: Callable[[Retained], tuple[bool, float, int]],
+) -> None:
+    """Move what exceeds the bound from the ranks above a checkpoint to the checkpoints."""
+    levels = [level for level in sorted(held) if level > Rank.CHECKPOINT]
+    excess = sum(len(held[level]) for level in levels) - most_protected
+    for level in levels:
+        if excess <= 0:
+            return
+        ordered = sorted(held[level], key=key)
+        held.setdefault(Rank.CHECKPOINT, []).extend(ordered[:excess])
+        held[level] = ordered[excess:]
+        excess -= len(ordered)
+
+
+def _by_gap(
+    ordered: Sequence[Retained], periodic: set[int], people: set[int]
+) -> Iterator[Retained]:
     """The periodic states, agents' first, then the one between the closest neighbours first.
 
     The gap of a state is what lies between the state before it on its path and the nearest one
@@ -49,7 +83,7 @@ def _by_gap(ordered: Sequence[Retained], periodic: set[int]) -> Iterator[Retaine
         one, prefix = by_id[id], above[id]
         start = by_id[prefix].length if prefix is not None else 0
         end = min((by_id[next_id].length for next_id in below.get(id, ())), default=math.inf)
-        return one.cls is Class.INTERACTIVE, end - start, one.used_ms, id
+        return id in people, end - start, one.used_ms, id
 
     current = {id: key(id) for id in periodic}
     heap = [(entry, id) for id, entry in current.items()]

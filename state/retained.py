@@ -8,7 +8,8 @@ from state.pages import NULL_PAGE
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 
 DEFAULT_TTL_MS = 300_000.0
-"""Idle time after which a prefix or a junction protects itself no longer."""
+"""Idle time after which a prefix or a junction protects itself no longer, and after which a state
+that a person left counts as an agent's."""
 
 
 class Kind(enum.StrEnum):
@@ -136,9 +137,18 @@ def rank(retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> R
     return held
 
 
-def rank_key(retained: Retained) -> tuple[bool, float, int]:
+def serves_a_person(retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> bool:
+    """Whether an interactive request left the state, and it was used within `ttl_ms`."""
+    return retained.cls is Class.INTERACTIVE and now_ms - retained.used_ms <= ttl_ms
+
+
+def rank_key(
+    retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS
+) -> tuple[bool, float, int]:
     """Sorts states of one rank in the order in which they give way.
 
-    Agents' states go before interactive ones, then the least recently used, then the oldest.
+    Agents' states go before interactive ones, then the least recently used, then the oldest. An
+    interactive state that has been idle longer than `ttl_ms` goes with the agents', or the states
+    of people who left would keep agents from every slot for ever.
     """
-    return retained.cls is Class.INTERACTIVE, retained.used_ms, retained.id
+    return serves_a_person(retained, now_ms, ttl_ms), retained.used_ms, retained.id

@@ -28,12 +28,28 @@ class Marks:
         turn_open: right after the generation opener that follows the last real user message.
         opener: right after the final generation opener; None for a plain prompt.
         message_starts: where each message starts.
+        tools: where the descriptions of tools begin and end, inside the system block.
     """
 
     system_end: int | None = None
     turn_open: int | None = None
     opener: int | None = None
     message_starts: tuple[int, ...] = ()
+    tools: tuple[int, int] | None = None
+
+    def segment_at(self, token: int) -> str:
+        """The part of the prompt that a token lies in.
+
+        Returns:
+            `tools`, `system`, or `message k`, k counting every message from 0, the system block
+            included; `prompt` where there are no marks.
+        """
+        if self.tools is not None and self.tools[0] <= token < self.tools[1]:
+            return "tools"
+        if self.system_end is not None and token < self.system_end:
+            return "system"
+        begun = sum(start <= token for start in self.message_starts)
+        return f"message {begun - 1}" if begun else "prompt"
 
 
 @dataclass(frozen=True, slots=True)

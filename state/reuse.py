@@ -12,17 +12,23 @@ from dataclasses import dataclass, replace
 
 from state.chain import Chain
 from state.ranking import in_order_of_victims
-from state.retained import DEFAULT_TTL_MS, Kind, Retained
+from state.retained import DEFAULT_TTL_MS, KIND_ORDER, Kind, Rank, Retained
 from state.retention import resume_points
 from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Fingerprint
 
 NUM_REMEMBERED = 1024
-"""Digests of discarded states that the index remembers, to tell an evicted state from none."""
+"""Digests of states that were discarded or found no slot, remembered to tell these from none."""
 
 
 class MissReason(enum.StrEnum):
-    """Why a request reused nothing, or less than its tokens shared with earlier ones."""
+    """Why a request reused nothing, or less than its tokens shared with earlier ones.
+
+    On the device: reuse is off (`reuse_off`); the prompt is shorter than the smallest resume point
+    (`too_short`); nothing at all is shared (`no_match`), or less than a page (`diverged`); whole
+    pages are shared beyond the deepest image (`state_missing`); a state there was given up
+    (`evicted`) or found no slot (`no_slot`); the request's salt is new (`salt`).
+    """
 
     REUSE_OFF = "reuse_off"
     TOO_SHORT = "too_short"
@@ -58,6 +64,11 @@ class Match:
     diverged_at: int | None = None
     shortfall: MissReason | None = None
 
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens shared with something retained that are read again all the same."""
+        return self.matched_tokens - self.length
+
 
 @dataclass(frozen=True, slots=True)
 class Miss:
@@ -66,6 +77,16 @@ class Miss:
     reason: MissReason
     matched_tokens: int = 0
     diverged_at: int | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens that it saves: none."""
+        return 0
+
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens shared with something retained that are read again all the same."""
+        return self.matched_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +99,8 @@ class ReuseIndex:
         by_digest: ids of the states that end at a digest.
         in_order: per salt, the ids in the order of the bytes of their tokens.
         members: per conversation, its states from the oldest to the newest.
-        remembered: digests of discarded states, the oldest first.
+        remembered: digests of states that were discarded or found no slot, the oldest first, and
+            what a request is told that looks for them.
         next_conversation: number of the next conversation.
     """
 
@@ -87,7 +109,7 @@ class ReuseIndex:
     by_digest: dict[bytes, tuple[int, ...]]
     in_order: dict[bytes, tuple[int, ...]]
     members: ShardMap[tuple[int, ...]]
-    remembered: dict[bytes, None]
+    remembered: dict[bytes, MissReason]
     next_conversation: int
 
     @staticmethod
@@ -132,9 +154,8 @@ class ReuseIndex:
         else:
             conversation, before = self.next_conversation, ()
         retained = replace(retained, conversation=conversation, superseded=False)
-        entries = self.entries.put(retained.id, retained)
-        for one in _superseded_by(retained, [entries[id] for id in before]):
-            entries = entries.put(one.id, replace(one, superseded=True))
+        members = (*before, retained.id)
+        entries = _sunk(self.entries.put(retained.id, retained), members)
         digest, salt = retained.digest, retained.chain.salt
         order = self.in_order.get(salt, ())
         at = bisect_right(order, retained.chain.raw, key=lambda id: entries[id].chain.raw)
@@ -142,13 +163,13 @@ class ReuseIndex:
         changed.insert(at, retained.id)
         remembered = self.remembered
         if digest in remembered:
-            remembered = {known: None for known in remembered if known != digest}
+            remembered = {key: why for key, why in remembered.items() if key != digest}
         return ReuseIndex(
             fingerprint=self.fingerprint,
             entries=entries,
             by_digest=self.by_digest | {digest: (*self.by_digest.get(digest, ()), retained.id)},
             in_order=self.in_order | {salt: tuple(changed)},
-            members=self.members.put(conversation, (*before, retained.id)),
+            members=self.members.put(conversation, members),
             remembered=remembered,
             next_conversation=max(self.next_conversation, conversation + 1),
         )
@@ -165,9 +186,7 @@ class ReuseIndex:
         members = _without(self.members[conversation], id)
         remembered = self.remembered
         if remember:
-            remembered = {known: None for known in remembered if known != digest} | {digest: None}
-            if len(remembered) > NUM_REMEMBERED:
-                del remembered[next(iter(remembered))]
+            remembered = _noted(remembered, digest, MissReason.EVICTED)
         return ReuseIndex(
             fingerprint=self.fingerprint,
             entries=self.entries.drop(id),
@@ -180,11 +199,31 @@ class ReuseIndex:
             next_conversation=self.next_conversation,
         )
 
+    def without_slot(self, chain: Chain, length: int) -> "ReuseIndex":
+        """The state of the first `length` tokens found no slot; who looks for it is told so."""
+        if self.find(chain, length) is not None:
+            return self
+        noted = _noted(self.remembered, chain.digest_at(length), MissReason.NO_SLOT)
+        return replace(self, remembered=noted)
+
     def touch(self, id: int, now_ms: float) -> "ReuseIndex":
         """The state was claimed."""
         retained = self._held(id)
         touched = replace(retained, hits=retained.hits + 1, used_ms=now_ms)
         return replace(self, entries=self.entries.put(id, touched))
+
+    def promote(self, id: int, kind: Kind) -> "ReuseIndex":
+        """A request would have cut the state's place for `kind`: it takes the higher of the two.
+
+        One that becomes a checkpoint counts among those of its conversation from now on; one that
+        becomes a junction or a prefix is superseded by nothing.
+        """
+        held = self._held(id)
+        if KIND_ORDER[kind] <= KIND_ORDER[held.kind]:
+            return self
+        raised = replace(held, kind=kind, superseded=held.superseded and kind.is_checkpoint)
+        entries = self.entries.put(id, raised)
+        return replace(self, entries=_sunk(entries, self.members[held.conversation]))
 
     def longest_match(self, chain: Chain, num_tokens: int) -> Match | Miss:
         """The longest retained state whose tokens are a strict prefix of the prompt's.
@@ -205,32 +244,44 @@ class ReuseIndex:
         shared, diverged_at = self._parting(chain, num_tokens)
         matched = min(shared // PAGE_TOKENS * PAGE_TOKENS, points[-1])
         length = found.length if found else 0
-        reason = None
-        beyond = chain.digests[length // PAGE_TOKENS : len(points)]
-        if not self.remembered.keys().isdisjoint(beyond):
-            reason = MissReason.EVICTED
-        elif matched > length:
+        reason = self._remembered(chain.digests[length // PAGE_TOKENS : len(points)])
+        if reason is None and matched > length:
             reason = MissReason.STATE_MISSING
         if found:
             return Match(found, found.length, matched, diverged_at, reason)
+        if reason is None and chain.salt and chain.salt not in self.in_order:
+            reason = MissReason.SALT
         if reason is None:
             reason = MissReason.DIVERGED if shared else MissReason.NO_MATCH
         return Miss(reason, matched, diverged_at)
 
-    def victims(self, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> Iterator[Retained]:
-        """All states in the order in which they give way, the first to go first.
+    def victims(
+        self, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS, most_protected: int | None = None
+    ) -> Iterator[tuple[Rank, Retained]]:
+        """All states with their ranks, in the order in which they give way, the first to go first.
 
         The order is that of this index at `now_ms`; a state removed while the walk goes on does
         not change it.
+
+        Args:
+            now_ms: the time.
+            ttl_ms: idle time that ends a protection.
+            most_protected: how many states may rank above a checkpoint; see `state.ranking`.
         """
         ids = (id for order in self.in_order.values() for id in order)
         in_order = map(self.entries.__getitem__, ids)
-        return in_order_of_victims(list(self), in_order, now_ms, ttl_ms)
+        return in_order_of_victims(list(self), in_order, now_ms, ttl_ms, most_protected)
 
     def _held(self, id: int) -> Retained:
         retained = self.entries.get(id)
         assert retained is not None, f"state {id} is not among the {len(self.entries)} retained"
         return retained
+
+    def _remembered(self, digests: tuple[bytes, ...]) -> MissReason | None:
+        """What is remembered of the deepest of these digests of which anything is."""
+        if self.remembered.keys().isdisjoint(digests):
+            return None
+        return next(self.remembered[key] for key in reversed(digests) if key in self.remembered)
 
     def _deepest(self, chain: Chain, points: range) -> Retained | None:
         for length, digest in zip(
@@ -264,20 +315,28 @@ class ReuseIndex:
         return shared, diverged_at
 
 
-def _superseded_by(newest: Retained, before: list[Retained]) -> list[Retained]:
-    """The checkpoints that sink when `newest` joins their conversation.
+def _sunk(entries: ShardMap[Retained], members: tuple[int, ...]) -> ShardMap[Retained]:
+    """The entries after the checkpoints of a conversation have sunk that others took the place of.
 
-    Two keep their rank: the newest, and the latest that opened a turn.
+    Two keep their rank: the latest, and the latest that opened a turn.
     """
-    if not newest.kind.is_checkpoint:
-        return []
-    turn_opens = [one for one in (*before, newest) if one.kind is Kind.TURN_OPEN]
-    kept = {newest.id} | {one.id for one in turn_opens[-1:]}
-    return [
-        one
-        for one in before
-        if one.kind.is_checkpoint and not one.superseded and one.id not in kept
-    ]
+    checkpoints = [entries[id] for id in members if entries[id].kind.is_checkpoint]
+    turn_opens = [one for one in checkpoints if one.kind is Kind.TURN_OPEN]
+    kept = {one.id for one in (*checkpoints[-1:], *turn_opens[-1:])}
+    for one in checkpoints:
+        if one.id not in kept and not one.superseded:
+            entries = entries.put(one.id, replace(one, superseded=True))
+    return entries
+
+
+def _noted(
+    remembered: dict[bytes, MissReason], digest: bytes, reason: MissReason
+) -> dict[bytes, MissReason]:
+    """With one digest more, the latest; the oldest goes when there are too many."""
+    noted = {key: why for key, why in remembered.items() if key != digest} | {digest: reason}
+    if len(noted) > NUM_REMEMBERED:
+        del noted[next(iter(noted))]
+    return noted
 
 
 def _minus(held: dict[bytes, tuple[int, ...]], key: bytes, id: int) -> dict[bytes, tuple[int, ...]]:

@@ -285,7 +285,7 @@ def two_owners_of_a_slot() -> AbstractContextManager[Any]:
         lowest = next(world.index.victims(now_ms), None)
         if lowest is None or isinstance(reserved, SkipReason) or world.slots.num_free:
             return reserved
-        return replace(world, next_retained_id=world.next_retained_id + 1), lowest.slot
+        return replace(world, next_retained_id=world.next_retained_id + 1), lowest[1].slot
 
     return patch.object(captures, "reserve_slot", reserve)
 

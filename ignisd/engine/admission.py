@@ -1,22 +1,29 @@
 """Who enters next, from where it resumes, and with which pages and lane; or that it waits."""
 
+from bisect import bisect_left
 from dataclasses import replace
 
 from ignisd.engine.room import gainable, make_room
 from ignisd.engine.types import LaneStart, Phase, Place, Request, Reuse, Tier
+from ignisd.engine.volatile import Volatile
 from ignisd.engine.world import (
     Sequence,
     World,
     count,
     free_lane,
+    notice,
     pages_for,
     standing,
     tally,
     with_sequence,
 )
 from state.chain import Chain
-from state.retention import Cut
+from state.retained import Kind
+from state.retention import Cut, Marks
 from state.reuse import Match, Miss, MissReason
+from state.spec import PAGE_TOKENS
+
+NO_MARKS = Marks()
 
 
 def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]]:
@@ -39,6 +46,7 @@ def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]
             world = with_sequence(world, seq)
         assert seq.looked is not None
         found = seq.looked[1]
+        world = mark_partings(world, seq.request, found)
         if awaits_leader(world, seq.request, found):
             continue
         admitted = _admit(world, seq, found, lane, now_ms)
@@ -56,10 +64,6 @@ def look_up(world: World, request: Request) -> Match | Miss:
     return world.index.longest_match(request.chain, request.prompt_tokens)
 
 
-def _length(found: Match | Miss) -> int:
-    return found.length if isinstance(found, Match) else 0
-
-
 def awaits_leader(world: World, request: Request, found: Match | Miss) -> bool:
     """Whether a prefill under way will publish a state that makes waiting for it worth while.
 
@@ -68,7 +72,7 @@ def awaits_leader(world: World, request: Request, found: Match | Miss) -> bool:
     """
     if not (world.limits.reuse and request.reuse):
         return False
-    least = _length(found) + world.limits.single_flight_tokens
+    least = found.length + world.limits.single_flight_tokens
     for one in world.pending:
         if _shares(request, one.chain, one.length, least):
             return True
@@ -87,6 +91,37 @@ def _shares(request: Request, chain: Chain, length: int, least: int) -> bool:
         and chain.digest_at(length) == request.chain.digest_at(length)
         and chain.num_shared(request.chain) >= length
     )
+
+
+def mark_partings(world: World, request: Request, found: Match | Miss) -> World:
+    """Let prefills under way be cut where a waiting request parts from them.
+
+    Nobody has published anything there, so the index cannot know; but the leader will read these
+    tokens anyway, and the request, which now waits for the cut, need not.
+    """
+    if not (world.limits.reuse and request.reuse and world.slots.num_slots):
+        return world
+    for seq in world.running:
+        if seq.phase is not Phase.PREFILLING or not seq.keeps:
+            continue
+        position = _parting(request.chain, seq.request.chain)
+        before = max((cut.position for cut in seq.cuts if cut.position <= position), default=0)
+        gain = position - max(before, found.length)
+        if position <= seq.position or gain < world.limits.single_flight_tokens:
+            continue
+        if seq.request.chain.num_shared(request.chain) < position:
+            continue
+        cuts = sorted((*seq.cuts, Cut(position, Kind.JUNCTION)), key=lambda cut: cut.position)
+        world = with_sequence(world, replace(seq, cuts=tuple(cuts)))
+    return world
+
+
+def _parting(one: Chain, other: Chain) -> int:
+    """Where two prompts part, by their digests: whole pages that leave both a token to read."""
+    shortest = min(one.num_tokens, other.num_tokens)
+    pages = range((shortest - 1) // PAGE_TOKENS)
+    shared = bisect_left(pages, True, key=lambda page: one.digests[page] != other.digests[page])
+    return shared * PAGE_TOKENS
 
 
 def entry_pages(world: World, seq: Sequence) -> int:
@@ -130,12 +165,9 @@ def _admit(
         return None
     world = roomy
     pages, new = world.pages.take(num_new)
-    length = _length(found)
-    cuts: tuple[Cut, ...] = ()
-    if world.limits.reuse and request.reuse:
-        cuts = world.policy.cuts(request.marks, request.prompt_tokens, length)
-    if isinstance(found, Match) and found.retained.id in world.index:
-        world = replace(world, index=world.index.touch(found.retained.id, now_ms))
+    length = found.length
+    world, cuts = _cuts(world, request, found, now_ms)
+    world, reuse = _account(world, request, found)
     seq = replace(
         seq,
         phase=Phase.PREFILLING,
@@ -145,7 +177,7 @@ def _admit(
         position=length,
         cuts=cuts,
         kept_at=length,
-        reuse=_reuse(world, found),
+        reuse=reuse,
         parent_id=found.retained.id if isinstance(found, Match) else None,
         start_round=world.next_round,
         timings=replace(seq.timings, admitted_ms=now_ms),
@@ -160,30 +192,90 @@ def _admit(
         sampling=request.sampling,
         prompt=request.chain.tokens,
     )
-    return _counted(with_sequence(world, seq), seq, found), start
+    return with_sequence(world, seq), start
 
 
-def _reuse(world: World, found: Match | Miss) -> Reuse:
-    if isinstance(found, Miss):
-        return Reuse(matched_tokens=found.matched_tokens, miss=found)
-    held = found.retained
-    return Reuse(
-        cached_tokens=found.length,
-        matched_tokens=found.matched_tokens,
-        kind=held.kind,
-        tier=Tier.DEVICE,
-        place=Place.HOST if world.slots.is_host(held.slot) else Place.DEVICE,
-    )
+def _cuts(
+    world: World, request: Request, found: Match | Miss, now_ms: float
+) -> tuple[World, tuple[Cut, ...]]:
+    """Where the request's prefill will be cut beyond what it claims; the claim is noted.
+
+    Where it parts from what was seen before, beyond the claim, its own state is cut: the next
+    sibling resumes there. What it claims takes the kind that the request would have cut it for, if
+    that is higher.
+    """
+    if not (world.limits.reuse and request.reuse):
+        return world, ()
+    parts = found.diverged_at is not None and found.lost_tokens > 0
+    junctions = (found.matched_tokens,) if parts else ()
+    cuts = world.policy.cuts(request.marks, request.prompt_tokens, 0, junctions)
+    if isinstance(found, Match) and found.retained.id in world.index:
+        index = world.index.touch(found.retained.id, now_ms)
+        for cut in cuts:
+            if cut.position == found.length:
+                index = index.promote(found.retained.id, cut.kind)
+        world = replace(world, index=index)
+    return world, tuple(cut for cut in cuts if cut.position > found.length)
 
 
-def _counted(world: World, seq: Sequence, found: Match | Miss) -> World:
-    """Count a lookup, at admission and not before, so that waiting counts nothing twice."""
+def _account(world: World, request: Request, found: Match | Miss) -> tuple[World, Reuse]:
+    """What the request is told of its reuse, counted: at admission and not before, so that waiting
+    counts nothing twice.
+    """
+    world, volatile = _first_segment(world, request, found)
+    reuse = reuse_of(world, found, request.marks)
+    reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(
         world,
         lookups=1,
-        queried_tokens=seq.request.prompt_tokens,
-        matched_tokens=seq.reuse.matched_tokens,
+        queried_tokens=request.prompt_tokens,
+        matched_tokens=found.matched_tokens,
+        lost_tokens=found.lost_tokens,
+        volatile=volatile is not None,
     )
     if isinstance(found, Miss):
-        return tally(world, "misses", found.reason)
-    return tally(world, "hits", found.retained.kind)
+        return tally(world, "misses", found.reason), reuse
+    return tally(world, "hits", found.retained.kind), reuse
+
+
+def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reuse:
+    """What a request with these marks reports that resumes there, or why it does not resume."""
+    parted = found.diverged_at
+    reuse = Reuse(
+        cached_tokens=found.length,
+        matched_tokens=found.matched_tokens,
+        diverged_at=parted,
+        segment=None if parted is None else marks.segment_at(parted),
+    )
+    if isinstance(found, Miss):
+        return replace(reuse, miss=found)
+    held = found.retained
+    return replace(
+        reuse,
+        kind=held.kind,
+        tier=Tier.DEVICE,
+        place=Place.HOST if world.slots.is_host(held.slot) else Place.DEVICE,
+        shortfall=found.shortfall,
+    )
+
+
+def _first_segment(
+    world: World, request: Request, found: Match | Miss
+) -> tuple[World, Volatile | None]:
+    """Compare the request's system block with those before it."""
+    system_end = request.marks.system_end
+    if system_end is None or not (world.limits.reuse and request.reuse):
+        return world, None
+    shared = found.matched_tokens if found.diverged_at is None else found.diverged_at
+    segments, volatile = world.first_segments.seen(request.chain, system_end, shared)
+    world = replace(world, first_segments=segments)
+    if volatile is not None and volatile.warn:
+        world = notice(
+            world,
+            "volatile system prompt",
+            id=request.name,
+            offset=volatile.offset,
+            system_tokens=system_end,
+            in_a_row=volatile.in_a_row,
+        )
+    return world, volatile

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from ignisd.engine.room import Wish, reserve_slot
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import Capture, LaneSave
-from ignisd.engine.world import Interrupted, Pending, Sequence, World, tally
-from state.retained import Kind, Retained
+from ignisd.engine.world import Interrupted, Pending, Sequence, World, skip, tally
+from state.retained import KIND_ORDER, Kind, Retained
 from state.retention import Cut
 from state.spec import PAGE_TOKENS
 
@@ -43,35 +43,61 @@ def _reserve(
     world: World, seq: Sequence, cut: Cut, now_ms: float
 ) -> tuple[World, Sequence, int | None]:
     request = seq.request
-    if _is_kept(world, seq, cut):
-        seq = replace(seq, kept_at=cut.position)
-        return tally(world, "skipped", SkipReason.PRESENT), seq, None
+    present = _with_kept(world, seq, cut)
+    if present is not None:
+        return skip(present, SkipReason.PRESENT), replace(seq, kept_at=cut.position), None
     periodic = cut.kind is Kind.PERIODIC
     crowded = world.slots.num_free == 0
-    if periodic and crowded and (seq.displaced + 1) * 4 > world.slots.num_slots:
-        return tally(world, "skipped", SkipReason.QUOTA), seq, None
+    if crowded and _exceeds_its_share(world, seq, cut):
+        return _without_slot(world, wished=cut, seq=seq, reason=SkipReason.QUOTA), seq, None
     table = seq.table[: cut.position // PAGE_TOKENS]
     wish = Wish(cut.kind, request.chain, cut.position, table, request.cls)
     reserved = reserve_slot(world, wish, now_ms)
     if isinstance(reserved, SkipReason):
-        return tally(world, "skipped", reserved), seq, None
+        return _without_slot(world, wished=cut, seq=seq, reason=reserved), seq, None
     world, slot = reserved
     world = _add_pending(world, wish, slot, request.id, seq.parent_id)
     seq = replace(seq, kept_at=cut.position, displaced=seq.displaced + (periodic and crowded))
     return world, seq, slot
 
 
-def _is_kept(world: World, seq: Sequence, cut: Cut) -> bool:
-    """Whether the state at a cut is retained already, or is being captured from another lane."""
+def _exceeds_its_share(world: World, seq: Sequence, cut: Cut) -> bool:
+    """Whether a cut may not take a slot from others, whatever they hold.
+
+    A prompt's periodic states take a quarter of the slots. A junction takes one only if it saves
+    its followers more than the least that is worth it: siblings under one system block often share
+    the first words of what comes after it, and each pair of them would leave a state there.
+    """
+    if cut.kind is Kind.JUNCTION:
+        return cut.position - seq.reuse.cached_tokens < world.limits.junction_tokens
+    return cut.kind is Kind.PERIODIC and (seq.displaced + 1) * 4 > world.slots.num_slots
+
+
+def _without_slot(world: World, seq: Sequence, wished: Cut, reason: SkipReason) -> World:
+    """The world in which a cut found no slot, of which a request that looks for it is told."""
+    index = world.index.without_slot(seq.request.chain, wished.position)
+    return skip(replace(world, index=index), reason)
+
+
+def _with_kept(world: World, seq: Sequence, cut: Cut) -> World | None:
+    """The world if the state at a cut is retained or being captured, its kind now no lower than
+    the cut's; None if it is neither.
+    """
     chain = seq.request.chain
-    if world.index.find(chain, cut.position) is not None:
-        return True
-    return any(
-        one.length == cut.position
-        and one.chain.digest_at(cut.position) == chain.digest_at(cut.position)
-        and one.chain.num_shared(chain) >= cut.position
-        for one in world.pending
-    )
+    held = world.index.find(chain, cut.position)
+    if held is not None:
+        return replace(world, index=world.index.promote(held.id, cut.kind))
+    for place, one in enumerate(world.pending):
+        if (
+            one.length == cut.position
+            and one.chain.digest_at(cut.position) == chain.digest_at(cut.position)
+            and one.chain.num_shared(chain) >= cut.position
+        ):
+            higher = max(one.kind, cut.kind, key=KIND_ORDER.__getitem__)
+            raised = replace(one, kind=higher)
+            pending = (*world.pending[:place], raised, *world.pending[place + 1 :])
+            return replace(world, pending=pending)
+    return None
 
 
 def _add_pending(
@@ -124,7 +150,8 @@ def plan_saves(world: World, now_ms: float) -> tuple[World, tuple[LaneSave, ...]
         wish = Wish(Kind.INTERRUPTED, noted.chain, noted.length, noted.table, noted.cls)
         reserved = reserve_slot(world, wish, now_ms)
         if isinstance(reserved, SkipReason):
-            world = tally(world, "skipped", reserved)
+            index = world.index.without_slot(noted.chain, noted.length)
+            world = skip(replace(world, index=index), reserved)
         else:
             world, slot = reserved
             world = _add_pending(world, wish, slot, noted.sequence_id, noted.parent_id)
@@ -145,7 +172,7 @@ def publish(world: World, number: int, written: frozenset[int], now_ms: float) -
     newest: dict[int, int] = {}
     for one in mine:
         if one.slot not in written:
-            world = tally(world, "skipped", SkipReason.UNWRITTEN)
+            world = skip(world, SkipReason.UNWRITTEN)
             world = replace(
                 world, pages=world.pages.drop(one.table), slots=world.slots.drop(one.slot)
             )
@@ -166,7 +193,7 @@ def publish(world: World, number: int, written: frozenset[int], now_ms: float) -
             fingerprint=world.index.fingerprint,
         )
         parent_id = newest.get(one.sequence_id, one.parent_id)
-        world = replace(world, index=world.index.insert(retained, parent_id))
+        world = replace(world, index=world.index.insert(retained, parent_id), skipped_in_row=0)
         world = tally(world, "captured", one.kind)
         newest[one.sequence_id] = one.retained_id
     return _continue_from(world, newest)

@@ -20,6 +20,7 @@ from ignisd.engine.types import (
     Finish,
     Finished,
     FinishReason,
+    Notice,
     Phase,
     Request,
     Reuse,
@@ -36,8 +37,8 @@ from state.retained import Kind
 Command = Callable[[World, float], World]
 
 
-def _unheard(finish: Finish) -> None:
-    """Nobody asked to hear of ends."""
+def _unheard(heard: Finish | Notice) -> None:
+    """Nobody asked to hear of it."""
 
 
 class Engine:
@@ -55,6 +56,7 @@ class Engine:
         check: verify every invariant at every round.
         late_compiles: how many programs were compiled since the start.
         on_finish: told of every end, in the loop's thread; must not raise.
+        on_notice: told what belongs into the log, in the loop's thread; must not raise.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Engine:
         round_timeout_ms: float | None = None,
         check: bool = False,
         on_finish: Callable[[Finish], None] = _unheard,
+        on_notice: Callable[[Notice], None] = _unheard,
         late_compiles: Callable[[], int] = lambda: 0,
     ) -> None:
         self._world = world
@@ -80,6 +83,7 @@ class Engine:
         self._round_timeout_ms = round_timeout_ms
         self._check = check
         self._on_finish = on_finish
+        self._on_notice = on_notice
         self._late_compiles = late_compiles
         self._device = ThreadPoolExecutor(1, thread_name_prefix="ignisd-device")
         self._streams: dict[int, Stream] = {}
@@ -233,6 +237,9 @@ class Engine:
             check_planned(self._world, work, now_ms)
         self._world, events = scheduler.take_events(self._world)
         self._deliver(events, now_ms)
+        self._world, notices = scheduler.take_notices(self._world)
+        for one in notices:
+            self._on_notice(one)
         return work
 
     def _deliver(self, events: tuple[Event, ...], now_ms: float) -> None:
@@ -318,4 +325,5 @@ class Engine:
             device_ms=self._device_ms,
             deliver_ms=self._deliver_ms,
             late_compiles=self._late_compiles(),
+            skipped_in_row=world.skipped_in_row,
         )

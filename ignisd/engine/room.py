@@ -1,5 +1,6 @@
 """Pages and slots when they are short: what is retained gives way, lowest rank first."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.world import World, count
 from state.chain import Chain
-from state.retained import Kind, Retained, rank, rank_key
+from state.retained import Kind, Rank, Retained, rank, rank_key
 from state.spec import PAGE_TOKENS, Class
 
 
@@ -37,6 +38,16 @@ def flush(world: World) -> World:
     return world
 
 
+def victims(world: World, now_ms: float) -> Iterator[tuple[Rank, Retained]]:
+    """What is retained, with its rank, in the order in which it gives way.
+
+    At most half of the slots are held by prefixes and junctions that rank above checkpoints.
+    Otherwise as many prefixes as there are slots, each hit now and then, would leave none to any
+    conversation.
+    """
+    return world.index.victims(now_ms, most_protected=world.slots.num_slots // 2)
+
+
 def gainable(world: World) -> int:
     """Pages that are free, or would be if all retained states were given up."""
     listed = np.zeros_like(world.pages.counts)
@@ -60,7 +71,7 @@ def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
     holders = world.pages.counts.copy()
     free = world.pages.num_free
     chosen: list[Retained] = []
-    for victim in world.index.victims(now_ms):
+    for _, victim in victims(world, now_ms):
         chosen.append(victim)
         pages = _numbers(victim.table)
         holders[pages] -= 1
@@ -110,18 +121,19 @@ def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] |
     owner = world.next_retained_id
     taken = world.slots.take(owner)
     if taken is None:
-        lowest = next(world.index.victims(now_ms), None)
-        if lowest is None or not _gives_way(lowest, _as_retained(world, wish, now_ms), now_ms):
+        lowest = next(victims(world, now_ms), None)
+        if lowest is None or not _gives_way(*lowest, _as_retained(world, wish, now_ms), now_ms):
             return SkipReason.NO_SLOT
-        world = discard(world, lowest)
+        world = discard(world, lowest[1])
         taken = world.slots.take(owner)
-        assert taken is not None, f"slot {lowest.slot} was given up and is not free"
+        assert taken is not None, f"slot {lowest[1].slot} was given up and is not free"
     slots, slot = taken
     return replace(world, slots=slots, next_retained_id=owner + 1), slot
 
 
-def _gives_way(held: Retained, new: Retained, now_ms: float) -> bool:
-    return (rank(held, now_ms), rank_key(held)) < (rank(new, now_ms), rank_key(new))
+def _gives_way(held_rank: Rank, held: Retained, new: Retained, now_ms: float) -> bool:
+    held_key = (held_rank, rank_key(held, now_ms))
+    return held_key < (rank(new, now_ms), rank_key(new, now_ms))
 
 
 def _as_retained(world: World, wish: Wish, now_ms: float) -> Retained:

@@ -16,6 +16,7 @@ from ignisd.engine.types import (
     DecodeLane,
     Event,
     FinishReason,
+    Notice,
     Phase,
     PrefillWork,
     Request,
@@ -90,6 +91,13 @@ def take_events(world: World) -> tuple[World, tuple[Event, ...]]:
     if not world.events:
         return world, ()
     return replace(world, events=()), world.events
+
+
+def take_notices(world: World) -> tuple[World, tuple[Notice, ...]]:
+    """What is due for the log, and the world without it."""
+    if not world.notices:
+        return world, ()
+    return replace(world, notices=()), world.notices
 
 
 def plan(world: World, now_ms: float) -> tuple[World, Round | None]:

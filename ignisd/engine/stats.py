@@ -12,6 +12,10 @@ from state.reuse import MissReason
 Key = TypeVar("Key", bound=enum.StrEnum)
 
 
+DEGRADED_SKIPS = 3
+"""Skipped captures in a row from which the engine counts as degraded."""
+
+
 class SkipReason(enum.StrEnum):
     """Why the state at a cut was not kept."""
 
@@ -19,6 +23,11 @@ class SkipReason(enum.StrEnum):
     QUOTA = "quota"  # this prompt has displaced its share with periodic states
     PRESENT = "present"  # the same state is already retained
     UNWRITTEN = "unwritten"  # the device did not report the slot as written
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether something that was to be kept is lost, and not just by design."""
+        return self in (SkipReason.NO_SLOT, SkipReason.UNWRITTEN)
 
 
 def _zeros(kind: type[Key]) -> Mapping[Key, int]:
@@ -40,6 +49,8 @@ class Counters:
         lookups: admissions that asked the index.
         queried_tokens: prompt tokens of those admissions.
         matched_tokens: prompt tokens that agreed with something retained, usable or not.
+        lost_tokens: those among them that were computed all the same, as no image stood so far.
+        volatile: admissions whose system block differed from the last three of its kind.
         hits: claims, by the kind of state claimed.
         misses: admissions without a claim, by reason.
         captured: states published, by kind.
@@ -64,6 +75,8 @@ class Counters:
     lookups: int = 0
     queried_tokens: int = 0
     matched_tokens: int = 0
+    lost_tokens: int = 0
+    volatile: int = 0
     hits: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
     misses: Mapping[MissReason, int] = field(default_factory=lambda: _zeros(MissReason))
     captured: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
@@ -108,6 +121,8 @@ class EngineStats:
         counters: totals since the start.
         late_compiles: programs compiled since the model was ready; more than 0 is a bug.
         plan_ms, device_ms, deliver_ms: time spent in each part of all rounds together.
+        skipped_in_row: captures skipped for want of a slot, or not written, since the last one
+            that was published.
     """
 
     alive: bool
@@ -131,3 +146,9 @@ class EngineStats:
     device_ms: float = 0.0
     deliver_ms: float = 0.0
     late_compiles: int = 0
+    skipped_in_row: int = 0
+
+    @property
+    def degraded(self) -> bool:
+        """Whether what requests leave behind is not kept at present: three skips in a row."""
+        return self.skipped_in_row >= DEGRADED_SKIPS

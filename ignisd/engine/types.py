@@ -23,7 +23,7 @@ import numpy.typing as npt
 from state.chain import Chain
 from state.retained import Kind
 from state.retention import Marks
-from state.reuse import Miss
+from state.reuse import Miss, MissReason
 from state.spec import Class
 
 Tokens = npt.NDArray[np.int32]
@@ -244,6 +244,11 @@ class Reuse:
         place: which memory its slot was in.
         miss: why nothing was claimed; None on a hit, and until the request is admitted.
         restore_ms: time spent on bringing state up from a lower tier.
+        diverged_at: offset at which the prompt parts from what agrees with it longest; None where
+            one of the two just ends.
+        segment: the part of the prompt in which that is: tools, system or message k.
+        shortfall: why no more was claimed, on a hit that could have been longer.
+        volatile_at: the system block differs from the last three of its kind, from this token on.
     """
 
     cached_tokens: int = 0
@@ -253,6 +258,15 @@ class Reuse:
     place: Place | None = None
     miss: Miss | None = None
     restore_ms: float = 0.0
+    diverged_at: int | None = None
+    segment: str | None = None
+    shortfall: MissReason | None = None
+    volatile_at: int | None = None
+
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens that agree with something retained and are computed all the same."""
+        return max(self.matched_tokens - self.cached_tokens, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,3 +345,11 @@ class Finished:
 
 
 Event = Started | Token | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that the operator should read in the log; no request's text is in it."""
+
+    event: str
+    facts: Mapping[str, int | str]

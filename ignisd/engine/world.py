@@ -5,17 +5,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from ignisd.engine.stats import Counters
+from ignisd.engine.stats import Counters, SkipReason
 from ignisd.engine.types import (
     Event,
     Finish,
     Finished,
     FinishReason,
+    Notice,
     Phase,
     Request,
     Reuse,
     Timings,
 )
+from ignisd.engine.volatile import FirstSegments
 from state.chain import Chain
 from state.pages import PageLedger
 from state.retained import Kind
@@ -40,6 +42,7 @@ class Limits:
         ahead_tokens: how far ahead of itself a decoding lane keeps pages while some are free.
         ageing_ms: wait after which an agent's request counts as interactive.
         single_flight_tokens: what must be gained for a request to wait for another's prefix.
+        junction_tokens: what a junction must save its followers to take a slot from others.
         reuse: False neither uses nor leaves retained state, whatever requests say.
     """
 
@@ -53,6 +56,7 @@ class Limits:
     ahead_tokens: int = PAGE_TOKENS
     ageing_ms: float = 60_000.0
     single_flight_tokens: int = 512
+    junction_tokens: int = 256
     reuse: bool = True
 
     def __post_init__(self) -> None:
@@ -191,6 +195,9 @@ class World:
         interrupted: lanes to be saved by the next round.
         in_flight: rounds dispatched and not committed, oldest first.
         events: not yet delivered.
+        notices: for the log, not yet delivered.
+        skipped_in_row: captures that failed since the last one that was published.
+        first_segments: system blocks seen lately, to find those that change all the time.
     """
 
     limits: Limits
@@ -204,10 +211,13 @@ class World:
     interrupted: tuple[Interrupted, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
     events: tuple[Event, ...] = ()
+    notices: tuple[Notice, ...] = ()
     next_retained_id: int = 1
     next_round: int = 1
     pace: Pace = field(default_factory=Pace)
     counters: Counters = field(default_factory=Counters)
+    skipped_in_row: int = 0
+    first_segments: FirstSegments = field(default_factory=FirstSegments)
 
     @property
     def running(self) -> tuple[Sequence, ...]:
@@ -303,6 +313,17 @@ def finish(
 def tally(world: World, name: str, key: enum.StrEnum) -> World:
     """The world with one labelled counter raised by one."""
     return replace(world, counters=world.counters.tally(name, key))
+
+
+def skip(world: World, reason: SkipReason) -> World:
+    """The world after a capture was skipped."""
+    failed = world.skipped_in_row + reason.is_failure
+    return replace(tally(world, "skipped", reason), skipped_in_row=failed)
+
+
+def notice(world: World, event: str, **facts: int | str) -> World:
+    """The world with one notice more for the log."""
+    return replace(world, notices=(*world.notices, Notice(event, MappingProxyType(facts))))
 
 
 def count(world: World, **amounts: int) -> World:

@@ -114,7 +114,7 @@ def test_salts_keep_chains_apart_and_cannot_pass_for_tokens() -> None:
     mimic = digest_of_salt(b"") + plain.raw
     assert digest_of_salt(mimic) != plain.digests[0]
     found = _index_with(plain).longest_match(chain_of([*page, 5], b"tenant"), 65)
-    assert found == Miss(MissReason.NO_MATCH)
+    assert found == Miss(MissReason.SALT)
 
 
 def test_prefix_is_the_chain_of_the_prefix() -> None:

@@ -14,7 +14,7 @@ def _order(states: list[Retained], now_ms: float = 10.0) -> list[int]:
     index = ReuseIndex.empty(FINGERPRINT)
     for one in states:
         index = index.insert(one)
-    return [one.id for one in index.victims(now_ms, TTL_MS)]
+    return [one.id for _, one in index.victims(now_ms, TTL_MS)]
 
 
 def _one(id: int, kind: Kind, *, hits: int = 1, **more: object) -> Retained:
@@ -112,7 +112,7 @@ def test_the_walk_goes_on_while_its_states_are_removed() -> None:
     for pages in range(1, 9):
         index = index.insert(_periodic(pages))
     seen = []
-    for one in index.victims(0.0):
+    for _, one in index.victims(0.0):
         index = index.remove(one.id)
         seen.append(one.id)
     assert sorted(seen) == list(range(1, 9))

@@ -62,7 +62,7 @@ class Model:
     """The states in the order of their insertion, and what was forgotten."""
 
     states: dict[int, Plain] = field(default_factory=dict)
-    forgotten: list[tuple[bytes, list[int]]] = field(default_factory=list)
+    forgotten: list[tuple[bytes, list[int], str]] = field(default_factory=list)
     next_conversation: int = 1
 
     def newest_of(self, conversation: int) -> int:
@@ -76,7 +76,7 @@ class Model:
             new.conversation = self.next_conversation
             self.next_conversation += 1
         self.states[new.id] = new
-        self.forgotten = [one for one in self.forgotten if one != (new.salt, new.tokens)]
+        self.forgotten = [one for one in self.forgotten if one[:2] != (new.salt, new.tokens)]
         if new.kind not in (Kind.CHECKPOINT, Kind.TURN_OPEN):
             return
         mine = [one for one in self.states.values() if one.conversation == new.conversation]
@@ -88,8 +88,26 @@ class Model:
             ):
                 one.superseded = True
 
-    def answer(self, salt: bytes, prompt: list[int]) -> tuple[Plain | None, int, int | None, bool]:
-        """The longest match, tokens shared, where the prompt parts, whether more was evicted."""
+    def promote(self, id: int, kind: Kind) -> None:
+        """The checkpoints of a conversation but the latest and the latest turn-opening one sink."""
+        one = self.states[id]
+        if KIND_ORDER[kind] <= KIND_ORDER[one.kind]:
+            return
+        one.kind = kind
+        one.superseded = one.superseded and kind not in PROTECTED
+        checkpoints = [
+            other
+            for other in sorted(self.states.values(), key=lambda other: other.id)
+            if other.conversation == one.conversation
+            and other.kind in (Kind.CHECKPOINT, Kind.TURN_OPEN)
+        ]
+        openers = [other for other in checkpoints if other.kind is Kind.TURN_OPEN]
+        for other in checkpoints:
+            if other not in (checkpoints[-1], *openers[-1:]):
+                other.superseded = True
+
+    def answer(self, salt: bytes, prompt: list[int]) -> tuple[Plain | None, int, int | None, str]:
+        """The longest match, tokens shared, where the prompt parts, what more there was once."""
         keys = [one for one in self.states.values() if one.salt == salt]
         usable = [
             one
@@ -103,12 +121,22 @@ class Model:
             for one in keys
         )
         reached = len(found.tokens) if found else 0
-        evicted = any(
-            reached < len(tokens) < len(prompt) and prompt[: len(tokens)] == tokens
-            for kept_salt, tokens in self.forgotten
+        gone = [
+            (len(tokens), why)
+            for kept_salt, tokens, why in self.forgotten
             if kept_salt == salt
-        )
-        return found, shared, shared if parts else None, evicted
+            and reached < len(tokens) < len(prompt)
+            and prompt[: len(tokens)] == tokens
+        ]
+        return found, shared, shared if parts else None, max(gone, default=(0, ""))[1]
+
+    def without_slot(self, salt: bytes, tokens: list[int]) -> None:
+        if not any((one.salt, one.tokens) == (salt, tokens) for one in self.states.values()):
+            self.forget(salt, tokens, "no_slot")
+
+    def forget(self, salt: bytes, tokens: list[int], why: str) -> None:
+        self.forgotten = [one for one in self.forgotten if one[:2] != (salt, tokens)]
+        self.forgotten.append((salt, tokens, why))
 
     def level(self, one: Plain, now_ms: float) -> int:
         if one.superseded or one.kind is Kind.INTERRUPTED:
@@ -137,16 +165,27 @@ class Model:
         ]
         return min(below, default=float("inf")) - max(above, default=0)
 
-    def victims(self, now_ms: float) -> list[int]:
+    def victims(self, now_ms: float, most_protected: int) -> list[int]:
         """Ids, each time the one that goes first of those that are left."""
         left = Model(dict(self.states))
         order = []
+
+        def personal(one: Plain) -> bool:
+            return one.cls is Class.INTERACTIVE and now_ms - one.used_ms <= TTL_MS
+
+        protected = sorted(
+            (one for one in self.states.values() if self.level(one, now_ms) > 3),
+            key=lambda one: (self.level(one, now_ms), personal(one), one.used_ms, one.id),
+        )
+        keep = {one.id for one in protected[max(len(protected) - most_protected, 0) :]}
         while left.states:
 
             def key(one: Plain) -> tuple[int, bool, float, float, int]:
                 level = left.level(one, now_ms)
+                if level > 3 and one.id not in keep:
+                    level = 3
                 gap = left.gap(one) if level == 2 else 0.0
-                return level, one.cls is Class.INTERACTIVE, gap, one.used_ms, one.id
+                return level, personal(one), gap, one.used_ms, one.id
 
             first = min(left.states.values(), key=key)
             order.append(first.id)
@@ -197,12 +236,21 @@ class Pair:
         assert id in before
         assert id not in self.index
         if remember:
-            self.model.forgotten.append((gone.salt, gone.tokens))
+            self.model.forget(gone.salt, gone.tokens, "evicted")
 
     def touch(self, id: int) -> None:
         self.index = self.index.touch(id, self.now_ms)
         self.model.states[id].hits += 1
         self.model.states[id].used_ms = self.now_ms
+
+    def promote(self, id: int, kind: Kind) -> None:
+        self.index = self.index.promote(id, kind)
+        self.model.promote(id, kind)
+
+    def without_slot(self, letters: list[int], salt: bytes) -> None:
+        tokens = tokens_of(letters)
+        self.index = self.index.without_slot(chain_of(tokens, salt, self.link), len(tokens))
+        self.model.without_slot(salt, tokens)
 
     def look_up(self, prompt: list[int], salt: bytes, num_tokens: int) -> None:
         chain = chain_of(prompt, salt, self.link)
@@ -212,24 +260,25 @@ class Pair:
     def look_up_again(self) -> None:
         """Every prompt that is, or continues, what is retained or was."""
         known = [(one.salt, one.tokens) for one in self.model.states.values()]
-        for salt, tokens in known + self.model.forgotten:
+        for salt, tokens in known + [one[:2] for one in self.model.forgotten]:
             for more in CONTINUATIONS:
                 self.look_up(tokens + more, salt, len(tokens + more))
 
     def give_way(self) -> None:
-        order = [one.id for one in self.index.victims(self.now_ms, TTL_MS)]
-        assert order == self.model.victims(self.now_ms)
+        for most in (0, 1, 3, 1000):
+            order = [one.id for _, one in self.index.victims(self.now_ms, TTL_MS, most)]
+            assert order == self.model.victims(self.now_ms, most)
 
     def compare(self, answer: Match | Miss, salt: bytes, prompt: list[int]) -> None:
         if len(prompt) <= PAGE_TOKENS:
             assert answer == Miss(MissReason.TOO_SHORT)
             return
-        found, shared, diverged_at, evicted = self.model.answer(salt, prompt)
+        found, shared, diverged_at, gone = self.model.answer(salt, prompt)
         matched = min(shared, len(prompt) - 1) // PAGE_TOKENS * PAGE_TOKENS
         length = len(found.tokens) if found else 0
         reason = MissReason.STATE_MISSING if matched > length else None
-        if evicted and self.link is link_page:
-            reason = MissReason.EVICTED
+        if gone and self.link is link_page:
+            reason = MissReason(gone)
         assert (answer.matched_tokens, answer.diverged_at) == (matched, diverged_at)
         if isinstance(answer, Match):
             assert found is not None
@@ -240,17 +289,22 @@ class Pair:
         else:
             assert found is None
             told = answer.reason
+            unknown = all(one.salt != salt for one in self.model.states.values())
+            if reason is None and salt and unknown:
+                reason = MissReason.SALT
             if reason is None:
                 reason = MissReason.DIVERGED if shared else MissReason.NO_MATCH
-        assert told == reason or (told is MissReason.EVICTED and self.link is not link_page)
+        colliding = self.link is not link_page
+        assert told == reason or (told in (MissReason.EVICTED, MissReason.NO_SLOT) and colliding)
 
     def agree(self) -> None:
         check_index(self.index)
         told = {
-            one.id: (one.conversation, one.superseded, one.hits, one.used_ms) for one in self.index
+            one.id: (one.kind, one.conversation, one.superseded, one.hits, one.used_ms)
+            for one in self.index
         }
         assert told == {
-            one.id: (one.conversation, one.superseded, one.hits, one.used_ms)
+            one.id: (one.kind, one.conversation, one.superseded, one.hits, one.used_ms)
             for one in self.model.states.values()
         }
 
@@ -278,6 +332,15 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def touch(self, data: st.DataObject) -> None:
         self.pair.touch(data.draw(st.sampled_from(sorted(self.pair.model.states))))
+
+    @precondition(lambda self: self.pair.model.states)
+    @rule(data=st.data(), kind=st.sampled_from(list(KIND_ORDER)))
+    def promote(self, data: st.DataObject, kind: Kind) -> None:
+        self.pair.promote(data.draw(st.sampled_from(sorted(self.pair.model.states))), kind)
+
+    @rule(letters=LETTERS, salt=st.sampled_from(SALTS))
+    def without_slot(self, letters: list[int], salt: bytes) -> None:
+        self.pair.without_slot(letters, salt)
 
     @rule(passed_ms=st.sampled_from([1.0, TTL_MS, TTL_MS + 1.0]))
     def wait(self, passed_ms: float) -> None:
@@ -331,7 +394,9 @@ def test_long_walks_fill_the_index(seed: int, link: Link) -> None:
     pair = Pair(link)
     for _ in range(250):
         ids = sorted(pair.model.states)
-        does = rng.choices(["insert", "remove", "touch", "wait"], [8, 4, 4, 1])[0]
+        does = rng.choices(
+            ["insert", "remove", "touch", "wait", "promote", "without slot"], [8, 4, 4, 1, 2, 1]
+        )[0]
         if does == "insert" or not ids:
             pair.insert(
                 [rng.randint(1, 3) for _ in range(rng.randint(1, 6))],
@@ -345,6 +410,11 @@ def test_long_walks_fill_the_index(seed: int, link: Link) -> None:
             pair.remove(rng.choice(ids), rng.random() < 0.3)
         elif does == "touch":
             pair.touch(rng.choice(ids))
+        elif does == "promote":
+            pair.promote(rng.choice(ids), rng.choice(list(KIND_ORDER)))
+        elif does == "without slot":
+            letters = [rng.randint(1, 3) for _ in range(rng.randint(1, 6))]
+            pair.without_slot(letters, rng.choice(SALTS))
         else:
             pair.now_ms += rng.choice([1.0, TTL_MS + 1.0])
         pair.agree()
