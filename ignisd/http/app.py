@@ -14,6 +14,7 @@ from ignisd.errors import EngineFailure, IgnisError, MethodNotAllowed, RequestEr
 from ignisd.http.answers import JsonResponse, error_response
 from ignisd.http.body import ClientGone
 from ignisd.http.chat import ChatCompletions
+from ignisd.http.completions import Completions
 from ignisd.http.config import config_object
 from ignisd.http.counters import HttpCounters
 from ignisd.http.guard import Guard
@@ -44,9 +45,13 @@ def build_app(
     intake = Intake(options)
     metrics = Metrics(service, counters)
     chat = ChatCompletions(service, intake, options, counters)
+    completions = Completions(service, intake, options, counters)
 
     async def answer_chat(request: Request) -> Response:
         return await chat(request)
+
+    async def answer_completion(request: Request) -> Response:
+        return await completions(request)
 
     async def answer_models(request: Request) -> Response:
         return JsonResponse(list_models(service))
@@ -72,6 +77,7 @@ def build_app(
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", answer_chat, methods=["POST"]),
+            Route("/v1/completions", answer_completion, methods=["POST"]),
             Route("/v1/models", answer_models),
             Route("/v1/models/{name:path}", answer_model),
             Route("/v1/config", answer_config),

@@ -1,7 +1,6 @@
 """POST /v1/chat/completions."""
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,20 +8,19 @@ from starlette.responses import Response
 from ignisd.chat.arguments import read_tool
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.output import AnswerReader, CallReading
-from ignisd.chat.types import Note
 from ignisd.engine.types import Started
-from ignisd.errors import RequestTimeout
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body, while_connected
+from ignisd.http.body import read_json_body
 from ignisd.http.counters import HttpCounters
+from ignisd.http.guard import scope_key
 from ignisd.http.intake import Intake, Prepared
 from ignisd.http.notes import NoteLog, warning_header
 from ignisd.http.options import HttpOptions
 from ignisd.http.reply import Outcome, Reply, Step
+from ignisd.http.respond import respond
 from ignisd.http.reuse import HEADER, reuse_header, reuse_object
 from ignisd.http.service import Service
 from ignisd.http.shapes import Assembled, ChatShapes
-from ignisd.http.sse import EventStream
 
 
 class ChatCompletions:
@@ -42,7 +40,7 @@ class ChatCompletions:
         self._service.require()
         body = await read_json_body(request, self._options)
         _, model = self._service.require()
-        prepared = await self._intake.prepare_chat(body, model)
+        prepared = await self._intake.prepare_chat(body, model, scope_key(request))
         engine, model = self._service.require()
         name = f"chatcmpl-{self._options.draw_name()}"
         stream = engine.submit(self._intake.engine_request(prepared, model, name))
@@ -59,14 +57,8 @@ class ChatCompletions:
             wants_reuse=prepared.chat.return_reuse or request.headers.get(HEADER) == "1",
             counters=self._counters,
         )
-        if prepared.chat.stream:
-            try:
-                return await while_connected(request, self._stream(answer))
-            except BaseException:
-                await answer.reply.aclose()
-                raise
-        async with answer.reply:
-            return await while_connected(request, self._plain(answer))
+        stream_it = prepared.chat.stream
+        return await respond(request, answer, self._options, self._counters, stream=stream_it)
 
     def _reader(self, prepared: Prepared, model: ModelInfo) -> AnswerReader:
         chat, calls = prepared.chat, None
@@ -83,29 +75,6 @@ class ChatCompletions:
             in_reasoning=prepared.prompt.in_reasoning,
             calls=calls,
             hide_reasoning=not chat.shows_reasoning,
-        )
-
-    async def _plain(self, answer: "_Answer") -> Response:
-        limit_s = self._options.request_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                return await answer.collect()
-        except TimeoutError as error:
-            raise RequestTimeout(limit_s or 0.0) from error
-
-    async def _stream(self, answer: "_Answer") -> Response:
-        """The response, once it is known what was reused, or after a short wait for it."""
-        first: list[Step] = []
-        try:
-            async with asyncio.timeout(self._options.header_wait_s):
-                first.append(await anext(answer.reply))
-        except TimeoutError:
-            pass
-        headers = warning_header(answer.notes)
-        if first and isinstance(first[0], Started):
-            headers[HEADER] = reuse_header(first[0].reuse)
-        return EventStream(
-            answer.reply, first, answer.chunks, self._options, headers, self._counters.count_error
         )
 
 
@@ -128,9 +97,9 @@ class _Answer:
         self._counters = counters
 
     @property
-    def notes(self) -> tuple[Note, ...]:
+    def headers(self) -> Mapping[str, str]:
         """What was remarked about the request."""
-        return self._prepared.chat.notes
+        return warning_header(self._prepared.chat.notes)
 
     async def collect(self) -> Response:
         """The plain answer."""
@@ -142,8 +111,7 @@ class _Answer:
                 case Outcome():
                     self._counters.observe(step)
                     body = self._shapes.whole(whole, step, self._reuse(step))
-                    headers = warning_header(self.notes)
-                    headers[HEADER] = reuse_header(step.reuse)
+                    headers = {**self.headers, HEADER: reuse_header(step.reuse)}
                     return JsonResponse(body, headers=headers)
                 case _:
                     whole.add(step)

@@ -2,17 +2,25 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.parse import parse_chat
 from ignisd.chat.policies import ChatPolicies
-from ignisd.chat.types import ChatRequest, Prompt, SamplingFields
+from ignisd.chat.types import ChatRequest, Prompt, SamplingFields, TokenArray
 from ignisd.engine.types import Request, SamplingParams
 from ignisd.errors import ContextLengthExceeded, ModelNotFound, Overloaded
 from ignisd.http.options import HttpOptions
+from ignisd.http.plain import PlainRequest, parse_plain, tokens_of
+from ignisd.http.salts import chain_salt
 from state.chain import Chain, chain_of
+from state.retention import Marks
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,29 @@ class Prepared:
     chat: ChatRequest
     prompt: Prompt
     chain: Chain
+
+    @property
+    def asked(self) -> ChatRequest:
+        """What the client asked for."""
+        return self.chat
+
+    @property
+    def marks(self) -> Marks:
+        """The places that rendering knows."""
+        return self.prompt.marks
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPlain:
+    """A completion request that is ready for the engine; a plain prompt has no marks."""
+
+    asked: PlainRequest
+    chain: Chain
+
+    @property
+    def marks(self) -> Marks:
+        """No place of a plain prompt is known."""
+        return Marks()
 
 
 class Intake:
@@ -37,38 +68,53 @@ class Intake:
         """Let the threads go; nothing may be prepared afterwards."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    async def prepare_chat(self, body: bytes, model: ModelInfo) -> Prepared:
-        """Parse and render a chat body.
+    async def prepare_chat(
+        self, body: bytes, model: ModelInfo, key: bytes | None = None
+    ) -> Prepared:
+        """Parse and render a chat body; `key` is the API key that prompts are kept apart by.
 
         Raises:
             RequestError: the body, the model's name or the length of the prompt is wrong.
             Overloaded: too many requests wait for a thread.
         """
+        return await self.run(partial(_prepare_chat, body, model, self._options.chat, key))
+
+    async def prepare_plain(
+        self, body: bytes, model: ModelInfo, key: bytes | None = None
+    ) -> PreparedPlain:
+        """The same for the body of a completion."""
+        return await self.run(partial(_prepare_plain, body, model, key))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do some work on text in a thread.
+
+        Raises:
+            Overloaded: too much waits for a thread.
+        """
         if self._num_preparing >= self._options.max_preparing:
             raise Overloaded(self._options.max_preparing)
         self._num_preparing += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._workers, _prepare, body, model, self._options.chat
-            )
+            return await asyncio.get_running_loop().run_in_executor(self._workers, work)
         finally:
             self._num_preparing -= 1
 
-    def engine_request(self, prepared: Prepared, model: ModelInfo, name: str) -> Request:
+    def engine_request(
+        self, prepared: Prepared | PreparedPlain, model: ModelInfo, name: str
+    ) -> Request:
         """What to submit. Ids ascend in the order of the calls."""
-        chat = prepared.chat
+        asked = prepared.asked
         room = model.context_tokens - prepared.chain.num_tokens
         return Request(
             id=next(self._ids),
             name=name,
             chain=prepared.chain,
-            marks=prepared.prompt.marks,
-            sampling=self._sampling(chat.sampling, model.defaults.sampling),
-            max_tokens=room if chat.max_tokens is None else min(chat.max_tokens, room),
+            marks=prepared.marks,
+            sampling=self._sampling(asked.sampling, model.defaults.sampling),
+            max_tokens=room if asked.max_tokens is None else min(asked.max_tokens, room),
             stop_ids=frozenset(model.defaults.eos_ids),
-            cls=chat.cls,
-            reuse=chat.reuse,
+            cls=asked.cls,
+            reuse=asked.reuse,
             arrival_ms=self._options.now_ms(),
         )
 
@@ -92,12 +138,31 @@ class Intake:
         )
 
 
-def _prepare(body: bytes, model: ModelInfo, policies: ChatPolicies) -> Prepared:
+def check_model(asked: str | None, model: ModelInfo) -> None:
+    """Raises ModelNotFound when a request names another model than the served one."""
+    if asked is not None and asked != model.name:
+        raise ModelNotFound(asked, model.name)
+
+
+def _prepare_chat(
+    body: bytes, model: ModelInfo, policies: ChatPolicies, key: bytes | None
+) -> Prepared:
     chat = parse_chat(body, policies)
-    if chat.model is not None and chat.model != model.name:
-        raise ModelNotFound(chat.model, model.name)
+    check_model(chat.model, model)
     prompt = model.renderer.render(chat)
-    if len(prompt.tokens) >= model.context_tokens:
-        raise ContextLengthExceeded(len(prompt.tokens), model.context_tokens)
-    salt = b"" if chat.cache_salt is None else chat.cache_salt.encode()
-    return Prepared(chat, prompt, chain_of(prompt.tokens, salt))
+    chain = _chain(prompt.tokens, model, chain_salt(chat.cache_salt, key), "messages")
+    return Prepared(chat, prompt, chain)
+
+
+def _prepare_plain(body: bytes, model: ModelInfo, key: bytes | None) -> PreparedPlain:
+    plain = parse_plain(body)
+    check_model(plain.model, model)
+    tokens = tokens_of(plain.prompt, model.tokenizer)
+    return PreparedPlain(plain, _chain(tokens, model, chain_salt(plain.cache_salt, key), "prompt"))
+
+
+def _chain(tokens: TokenArray, model: ModelInfo, salt: bytes, param: str) -> Chain:
+    """The chain of a prompt that leaves room for a token of answer."""
+    if len(tokens) >= model.context_tokens:
+        raise ContextLengthExceeded(len(tokens), model.context_tokens, param)
+    return chain_of(tokens, salt)
