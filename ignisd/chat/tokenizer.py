@@ -92,6 +92,15 @@ class ChatTokenizer:
         """The text of a whole sequence; each invalid byte sequence becomes one U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
+    def spell(self, tokens: Sequence[int]) -> str:
+        """The text of a whole sequence with special tokens spelled out, as `encode` reads them."""
+        return b"".join(map(self._spelled, tokens)).decode("utf-8", "replace")
+
+    def _spelled(self, token: int) -> bytes:
+        if token in self._added:
+            return str(self._tokenizer.id_to_token(token)).encode()
+        return self.token_bytes(token)
+
     def _find_bytes(self, token: int) -> bytes:
         added = self._added.get(token)
         if added is not None:

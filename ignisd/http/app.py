@@ -24,6 +24,7 @@ from ignisd.http.metrics import Metrics
 from ignisd.http.models import describe_model, list_models
 from ignisd.http.options import HttpOptions
 from ignisd.http.service import Service
+from ignisd.http.tokens import Tokens
 from ignisd.resolve import Resolved
 
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -46,12 +47,19 @@ def build_app(
     metrics = Metrics(service, counters)
     chat = ChatCompletions(service, intake, options, counters)
     completions = Completions(service, intake, options, counters)
+    tokens = Tokens(service, intake, options)
 
     async def answer_chat(request: Request) -> Response:
         return await chat(request)
 
     async def answer_completion(request: Request) -> Response:
         return await completions(request)
+
+    async def answer_tokenize(request: Request) -> Response:
+        return await tokens.tokenize(request)
+
+    async def answer_detokenize(request: Request) -> Response:
+        return await tokens.detokenize(request)
 
     async def answer_models(request: Request) -> Response:
         return JsonResponse(list_models(service))
@@ -78,6 +86,8 @@ def build_app(
         routes=[
             Route("/v1/chat/completions", answer_chat, methods=["POST"]),
             Route("/v1/completions", answer_completion, methods=["POST"]),
+            Route("/v1/tokenize", answer_tokenize, methods=["POST"]),
+            Route("/v1/detokenize", answer_detokenize, methods=["POST"]),
             Route("/v1/models", answer_models),
             Route("/v1/models/{name:path}", answer_model),
             Route("/v1/config", answer_config),
