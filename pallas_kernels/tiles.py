@@ -69,11 +69,31 @@ def map_tiles(function: Callable[..., Any], tiles: Tiles, *arrays: jax.Array) ->
     rows = arrays[0].shape[0]
     assert rows % num_tiles == 0, f"{rows} rows do not divide into {num_tiles} tiles"
     size = rows // num_tiles
-    shapes = jax.eval_shape(function, *(a[:size] for a in arrays))
+
+    def stored(*parts: jax.Array) -> Any:
+        return jax.tree.map(_to_bits, function(*parts))
+
+    shapes = jax.eval_shape(stored, *(a[:size] for a in arrays))
     out = jax.tree.map(lambda s: jnp.zeros((rows, *s.shape[1:]), s.dtype), shapes)
 
     def body(tile: jax.Array, out: Any) -> Any:
-        result = function(*(read_tile(a, tile, num_tiles) for a in arrays))
+        result = stored(*(read_tile(a, tile, num_tiles) for a in arrays))
         return jax.tree.map(lambda whole, part: write_tile(whole, part, tile), out, result)
 
-    return for_tiles(tiles, body, out)
+    types = jax.eval_shape(function, *(a[:size] for a in arrays))
+    return jax.tree.map(
+        lambda s, leaf: _from_bits(leaf, s.dtype), types, for_tiles(tiles, body, out)
+    )
+
+
+def _to_bits(array: jax.Array) -> jax.Array:
+    """bf16 as its bits: writing a tile into a bf16 array converts the whole array on the CPU."""
+    if array.dtype == jnp.bfloat16:
+        return jax.lax.bitcast_convert_type(array, jnp.uint16)
+    return array
+
+
+def _from_bits(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    if array.dtype == dtype:
+        return array
+    return jax.lax.bitcast_convert_type(array, dtype)
