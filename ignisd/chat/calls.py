@@ -261,16 +261,16 @@ class CallFinder:
     def _closed_by_force(self, rest: str) -> Found:
         """A call whose last value was open when the model ended its answer."""
         call = self._call
-        value = "".join((*call.pieces, rest))
-        closed = value.rstrip()
-        if closed.endswith(PARAMETER_CLOSE):
-            value = closed.removesuffix(PARAMETER_CLOSE).removesuffix("\n")
-        else:
+        before, closed, after = rest.rpartition(PARAMETER_CLOSE)
+        value = "".join((*call.pieces, before if closed else rest))
+        if not closed:
             left_open = _LEFT_OPEN.search(value)
             if left_open is None:
                 return "".join((*call.raw, rest))
             value = value[: left_open.start()]
-        call.given[call.key] = value.removeprefix("\n")
+        elif not any(tag.startswith(after.strip()) for tag in (FUNCTION_CLOSE, CALL_CLOSE)):
+            return "".join((*call.raw, rest))
+        call.given[call.key] = value.removeprefix("\n").removesuffix("\n" if closed else "")
         return self._complete()
 
     def _complete(self) -> FoundCall:
