@@ -107,6 +107,14 @@ def _config(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
+def _bench(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    from ignisd.bench import command
+    from ignisd.bench.plan import read_plan
+
+    plan, rest = read_plan(words)
+    return command.run(plan, _resolve(rest, environ), environ)
+
+
 class _Command:
     """A word after `ignisd`: what it runs, and a line for the help."""
 
@@ -122,6 +130,7 @@ _COMMANDS: dict[str, _Command] = {
     "config": _Command(
         _config, f"print the settings as a file; {_SHOW_ORIGIN} also says who set each"
     ),
+    "bench": _Command(_bench, "measure prefill, decode and reuse, here and on other servers"),
 }
 
 

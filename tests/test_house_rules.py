@@ -36,6 +36,14 @@ FORBIDDEN = {
     ),
     "ignisd.http": ("ignisd.model", "ignisd.ember", "ignisd.daemon", "ignisd.cli", "jax"),
     "ignisd.ember": ("ignisd.engine", "ignisd.http", "ignisd.daemon", "ignisd.cli"),
+    "ignisd.bench": (
+        "ignisd.http",
+        "ignisd.model",
+        "ignisd.ember",
+        "ignisd.daemon",
+        "ignisd.cli",
+        "jax",
+    ),
     "ignisd.settings": ("ignisd.engine", "ignisd.http", "ignisd.chat", "ignisd.model", "jax"),
 }
 KERNEL_LIBRARIES = {"jax", "numpy", "pallas_kernels"}
@@ -180,6 +188,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (import_direction, "ignisd.chat.parse", "from ignisd import engine"),
     (import_direction, "ignisd.engine.loop", "def f():\n  from ignisd.http.app import build"),
     (import_direction, "ignisd.http.app", "import jax.numpy as jnp"),
+    (import_direction, "ignisd.bench.own", "from ignisd.http.app import build_app"),
     (import_direction, "pallas_kernels.dispatch", "from state.spec import PAGE_TOKENS"),
     (kernel_libraries, "pallas_kernels.testing", "import hypothesis"),
     (module_length, "ignisd.cli", "x = 1\n" * 401),
