@@ -3,6 +3,7 @@
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Scripted:
         wrong_together: answers differ while others are under way.
         remembers: it resumes prompts; how often one has to be sent before is `remembers_after`.
         seen_all: it claims to have seen every prompt.
+        delay_s: before each answer.
         lines: when given, the body of every answer.
         status: of every answer.
     """
@@ -39,6 +41,7 @@ class Scripted:
     remembers: bool = True
     remembers_after: int = 1
     seen_all: bool = False
+    delay_s: float = 0.0
     lines: list[str] | None = None
     status: int = 200
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -113,6 +116,7 @@ def _handler(scripted: Scripted) -> type[BaseHTTPRequestHandler]:
             scripted.headers.append({name.lower(): text for name, text in self.headers.items()})
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             scripted._open += 1
+            time.sleep(scripted.delay_s)
             try:
                 lines = scripted.answer(body) if scripted.lines is None else scripted.lines
                 self._send(lines)

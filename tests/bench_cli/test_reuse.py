@@ -13,13 +13,17 @@ from ignisd.bench.reuse import NUM_OTHERS, ReuseSizes, cases
 from ignisd.bench.server import ServerTarget
 from tests.bench_cli.scripted import Scripted, serving
 
-SMALL = ["--shared", "60", "--user", "40", "--reps", "2", "--settle", "0"]
+SMALL = ["--shared", "60", "--user", "40"]
 CASES = 1 + 2 + 2 + 2 + NUM_OTHERS + 3
 
 
 def bench(*words: str, servers: list[Scripted]) -> int:
+    return bench_words("reuse", *SMALL, *words, servers=servers)
+
+
+def bench_words(what: str, *words: str, servers: list[Scripted]) -> int:
     urls = [f"{each.name}={each.url}" for each in servers]
-    return cli.main(["bench", "reuse", *SMALL, *words, "--url", *urls])
+    return cli.main(["bench", what, "--reps", "2", "--settle", "0", *words, "--url", *urls])
 
 
 def measured(log: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
