@@ -6,7 +6,6 @@ model reads its answer and tries again, which it could not do for a call that wa
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,9 +129,8 @@ def _as_integer(text: str) -> str | None:
 
 def _as_number(text: str) -> str | None:
     number = _json(text)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return None
-    return text if isinstance(number, int) or math.isfinite(number) else None
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return text if is_number else None
 
 
 def _as_array(text: str) -> str | None:
@@ -154,7 +152,10 @@ _READERS: tuple[tuple[str, Callable[[str], str | None]], ...] = (
 
 
 def _json(text: str) -> object:
-    """The value of a JSON text; a string, which no reader wants, when it is none."""
+    """The value of a JSON text; a string, which no reader wants, when it is none.
+
+    Numbers beyond the range of a double count as none.
+    """
     try:
         return msgspec.json.decode(text.encode())
     except (msgspec.MsgspecError, RecursionError):

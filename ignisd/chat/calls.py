@@ -52,6 +52,16 @@ class FoundCall:
 Found = str | FoundCall
 
 
+def forced_opening(name: str | None) -> str:
+    """What an answer has to begin with to be a call, of any function for None.
+
+    It ends where a token ends that a model would have written there itself.
+    """
+    if name is None:
+        return f"{CALL_OPEN}\n{FUNCTION.removesuffix('=')}"
+    return f"{CALL_OPEN}\n{FUNCTION}{name}>\n"
+
+
 class _At(enum.Enum):
     TEXT = enum.auto()
     BETWEEN = enum.auto()
@@ -210,8 +220,8 @@ class CallFinder:
         rest = self._rest
         at = rest.find(PARAMETER_CLOSE)
         if at < 0:
-            # The newline before the tag is its frame, so it is kept back with the tag.
-            self._take_value(max(0, len(rest) - len(PARAMETER_CLOSE)))
+            # What may be the beginning of the tag is kept back.
+            self._take_value(max(0, len(rest) - len(PARAMETER_CLOSE) + 1))
             return False
         end = at + len(PARAMETER_CLOSE)
         verdict = self._goes_on(rest, _after_gap(rest, end))

@@ -181,6 +181,7 @@ class AnswerReader:
         vocabulary: gives the tokens their bytes.
         stops: strings that end the answer; at most a few.
         in_reasoning: the prompt ended inside an open reasoning block.
+        begun: text of the answer that the prompt holds already.
         calls: how tool calls are read; None leaves their markup in the text.
         hide_reasoning: reasoning is dropped, for a client that has switched thinking off.
 
@@ -195,6 +196,7 @@ class AnswerReader:
         stops: Sequence[str] = (),
         *,
         in_reasoning: bool = False,
+        begun: str = "",
         calls: CallReading | None = None,
         hide_reasoning: bool = False,
     ) -> None:
@@ -220,6 +222,8 @@ class AnswerReader:
         self.num_calls = 0
         if in_reasoning:
             self._begin_reasoning()
+        pieces = self._pass(begun)
+        assert not pieces, "only the opening of a call may have begun"
 
     @property
     def stopped(self) -> bool:

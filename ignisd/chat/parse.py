@@ -1,10 +1,12 @@
 """A request body becomes a checked `ChatRequest`, or a `RequestError` that names the field."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from ignisd.chat import codec
+from ignisd.chat.calls import forced_opening
 from ignisd.chat.limits import check_sampling, check_stop
 from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.system import place_messages, without_volatile_header
@@ -51,6 +53,7 @@ def parse_chat(body: bytes, policies: ChatPolicies | None = None) -> ChatRequest
     messages, notes = _messages(wire.messages, policies or ChatPolicies())
     tools, skipped = _tools(wire.tools or [])
     kwargs = _template_kwargs(wire)
+    calls = _calls(wire, tools)
     return ChatRequest(
         model=model,
         messages=messages,
@@ -65,8 +68,9 @@ def parse_chat(body: bytes, policies: ChatPolicies | None = None) -> ChatRequest
         reuse=wire.reuse is not False,
         return_reuse=bool(wire.return_reuse),
         cache_salt=wire.cache_salt,
-        reads_calls=_reads_calls(wire.tool_choice, tools),
-        single_call=wire.parallel_tool_calls is False,
+        reads_calls=calls.read,
+        single_call=calls.single,
+        begun=calls.begun,
         shows_reasoning=kwargs.get("enable_thinking") is not False,
         notes=notes + skipped,
     )
@@ -167,30 +171,42 @@ def _function_name(tool: dict[str, object]) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _reads_calls(
-    choice: str | dict[str, object] | None, tools: Sequence[dict[str, object]]
-) -> bool:
-    """Whether tool calls are looked for in the answer."""
-    if choice in (None, "auto"):
-        return bool(tools)
-    if choice == "none":
-        return False
-    if isinstance(choice, str) and choice != "required":
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Whether calls are looked for in an answer, at most one of them, and how it has to begin."""
+
+    read: bool
+    single: bool
+    begun: str = ""
+
+
+def _calls(wire: WireChat, tools: Sequence[dict[str, object]]) -> _Calls:
+    choice, single = wire.tool_choice, wire.parallel_tool_calls is False
+    if choice in (None, "auto", "none"):
+        return _Calls(bool(tools) and choice != "none", single)
+    names = [_function_name(tool) for tool in tools]
+    if choice == "required":
+        if not names:
+            raise RequestError("tool_choice is 'required', but there are no tools.", "tool_choice")
+        return _Calls(True, single, forced_opening(names[0] if len(names) == 1 else None))
+    if not isinstance(choice, dict):
         raise RequestError(
             f"tool_choice is {choice!r}, but must be auto, none, required or a function.",
             "tool_choice",
         )
-    if isinstance(choice, dict) and choice.get("type", "function") == "function":
-        name, known = _function_name(choice), [_function_name(tool) for tool in tools]
-        if name not in known or name is None:
-            raise RequestError(
-                f"tool_choice names the function {name!r}, but tools has {len(known)} functions "
-                "and none of this name.",
-                "tool_choice.function.name",
-            )
-    raise UnsupportedValue(
-        "tool_choice must be 'auto' or 'none'; a call cannot be forced.", "tool_choice"
-    )
+    if choice.get("type", "function") != "function":
+        raise UnsupportedValue(
+            f"tool_choice.type is {choice['type']!r}, but only a function can be chosen.",
+            "tool_choice",
+        )
+    name = _function_name(choice)
+    if name is None or name not in names:
+        raise RequestError(
+            f"tool_choice names the function {name!r}, but tools has {len(names)} functions and "
+            "none of this name.",
+            "tool_choice.function.name",
+        )
+    return _Calls(True, True, forced_opening(name))
 
 
 def _messages(

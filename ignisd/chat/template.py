@@ -27,6 +27,8 @@ _REFUSALS = (
     ValueError,
 )
 
+_NO_REASONING = "\n</think>\n\n"
+
 
 class ChatTemplate:
     """A chat template in the dialect that checkpoints use, run in a sandbox.
@@ -91,6 +93,10 @@ class PromptRenderer:
         """
         text = self._template.render(request.messages, request.tools, request.template_kwargs)
         tokens = self._tokenizer.encode(text)
+        if request.begun:
+            # An answer that has begun has no reasoning any more.
+            closing = _NO_REASONING if self._marks.ends_in_reasoning(tokens) else ""
+            tokens = self._tokenizer.encode(f"{text}{closing}{request.begun}")
         if not len(tokens):
             raise RequestError("The messages render to an empty prompt.", "messages")
         tokens.flags.writeable = False

@@ -88,7 +88,8 @@ class ChatRequest:
     `model` is the name without a class suffix, None when the client gave none. `tools` are the
     objects as sent. `template_kwargs` go to the template as they are. `max_tokens` None means: up
     to the end of the context. `reads_calls`: tool calls are looked for in the answer;
-    `single_call`: at most one. `shows_reasoning` is off when the client has switched thinking off.
+    `single_call`: at most one. `begun` is the text that the answer has to begin with; it becomes
+    the end of the prompt. `shows_reasoning` is off when the client has switched thinking off.
     """
 
     model: str | None
@@ -106,6 +107,7 @@ class ChatRequest:
     cache_salt: str | None
     reads_calls: bool = False
     single_call: bool = False
+    begun: str = ""
     shows_reasoning: bool = True
     notes: tuple[Note, ...] = ()
 

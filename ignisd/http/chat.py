@@ -9,6 +9,7 @@ from ignisd.chat.arguments import read_tool
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.output import AnswerReader, CallReading
 from ignisd.engine.types import Started
+from ignisd.errors import UnsupportedValue
 from ignisd.http.answers import JsonResponse
 from ignisd.http.body import read_json_body
 from ignisd.http.counters import HttpCounters
@@ -42,6 +43,11 @@ class ChatCompletions:
         _, model = self._service.require()
         prepared = await self._intake.prepare_chat(body, model, scope_key(request))
         engine, model = self._service.require()
+        if prepared.chat.begun and not model.family.calls:
+            raise UnsupportedValue(
+                "tool_choice forces a call, but the form in which this model calls is not read.",
+                "tool_choice",
+            )
         name = f"chatcmpl-{self._options.draw_name()}"
         stream = engine.submit(self._intake.engine_request(prepared, model, name))
         self._notes.write(prepared.chat.notes)
@@ -73,6 +79,7 @@ class ChatCompletions:
             model.tokenizer,
             chat.stop,
             in_reasoning=prepared.prompt.in_reasoning,
+            begun=chat.begun,
             calls=calls,
             hide_reasoning=not chat.shows_reasoning,
         )
@@ -136,4 +143,4 @@ class _Answer:
     def _reuse(self, outcome: Outcome) -> object | None:
         if not self._wants_reuse:
             return None
-        return reuse_object(outcome.reuse, self._prepared.prompt.marks)
+        return reuse_object(outcome.reuse)

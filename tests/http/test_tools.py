@@ -3,13 +3,16 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
+from ignisd.chat.family import Family
 from ignisd.engine.types import FinishReason
 from ignisd.http.options import HttpOptions
 from tests.chat.outputs import OUTPUTS, TOOLS, Output, Seen, call, tool
 from tests.chat.test_calls import by_bytes, mutated, randomly, whole
+from tests.chat.toy import toy_model, toy_tokenizer
 from tests.fakes import Script
 from tests.http.rig import USER, make_rig
 from tests.http.streams import plain, post, scripted, streamed, without_ids
@@ -97,11 +100,12 @@ async def test_l95_none_never_returns_calls():
     assert prompts[0] == prompts[-1]
 
 
+NAMED = {"type": "function", "function": {"name": "read"}}
+
+
 @pytest.mark.parametrize(
     ("choice", "code", "param"),
     [
-        ("required", "unsupported_value", "tool_choice"),
-        ({"type": "function", "function": {"name": "read"}}, "unsupported_value", "tool_choice"),
         ({"type": "allowed_tools"}, "unsupported_value", "tool_choice"),
         ("sometimes", "invalid_value", "tool_choice"),
         (
@@ -118,6 +122,63 @@ async def test_l95_choices_that_cannot_be_kept_are_refused(choice, code, param):
     response = await post(rig, tools=TOOLS, tool_choice=choice)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (400, code, param)
+    assert rig.engine.requests == []
+
+
+async def test_l95_a_call_cannot_be_required_of_no_tools():
+    for tools in ([], [{"type": "web_search"}], None):
+        response = await post(make_rig(), tools=tools, tool_choice="required")
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "tool_choice")
+
+
+@pytest.mark.parametrize("answer", [plain, streamed])
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize(
+    ("choice", "tools", "opening"),
+    [
+        (NAMED, TOOLS, "<tool_call>\n<function=read>\n"),
+        ("required", TOOLS[:1], "<tool_call>\n<function=read>\n"),
+        ("required", TOOLS, "<tool_call>\n<function"),
+    ],
+)
+async def test_l95_a_forced_call_opens_the_answer(answer, thinking, choice, tools, opening):
+    text = call("read", path="a").removeprefix(opening)
+    for splitter in (whole, by_bytes):
+        rig, fields = scripted(Output(text, Seen()), splitter)
+        fields |= {"tools": tools, "tool_choice": choice, "enable_thinking": thinking}
+        got, _ = await answer(rig, **fields)
+        assert got["finish_reason"] == "tool_calls"
+        assert got["message"]["content"] is None
+        assert "reasoning_content" not in got["message"]
+        (made,) = got["message"]["tool_calls"]
+        assert made["function"] == {"name": "read", "arguments": '{"path": "a"}'}
+        (request,) = rig.engine.requests
+        prompt = toy_tokenizer().decode(request.chain.tokens.tolist())
+        assert prompt.endswith(opening)
+        assert prompt.count("<think>") == prompt.count("</think>") == thinking
+        # The opening comes after the mark, so a forced and a free answer share their prompt.
+        assert request.marks.opener < request.prompt_tokens
+
+
+async def test_l95_a_named_call_is_the_only_one():
+    text = OUTPUTS["parallel"].text.removeprefix("<tool_call>\n<function=read>\n")
+    rig, fields = scripted(Output(text, Seen()), whole)
+    choice, _ = await plain(rig, tool_choice=NAMED, **fields)
+    assert len(choice["message"]["tool_calls"]) == 1
+
+
+async def test_l95_a_forced_call_that_is_cut_off_is_dropped():
+    rig, fields = scripted(Output("<parameter=path>\nabcdef", Seen()), by_bytes)
+    choice, _ = await plain(rig, tool_choice=NAMED, max_tokens=20, **fields)
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
+
+
+async def test_l95_a_model_whose_form_is_not_read_cannot_be_forced():
+    rig = make_rig(model=replace(toy_model(), family=Family(calls=False)))
+    response = await post(rig, tools=TOOLS, tool_choice="required")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "unsupported_value")
     assert rig.engine.requests == []
 
 
