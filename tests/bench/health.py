@@ -7,6 +7,7 @@ that was never sent before, and asks /health twenty times a second. Prints perce
 """
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -25,9 +26,9 @@ INTERVAL_S = 0.05
 
 
 def talk(daemon: Daemon, number: int, stop: threading.Event) -> None:
-    """One stream after another until told to stop."""
+    """One stream after another until told to stop; the daemon may be gone before the stream."""
     turn = 0
-    with httpx.Client(timeout=None) as session:
+    with httpx.Client(timeout=None) as session, contextlib.suppress(httpx.TransportError):
         while not stop.is_set():
             turn += 1
             text = f"client {number} turn {turn} " + f"word{number} and {turn} " * PROMPT_WORDS
