@@ -25,7 +25,7 @@ from ignisd.engine.types import (
 from ignisd.engine.world import Limits, World, new_world
 from ignisd.errors import Draining, Overloaded
 from state.retained import Kind
-from state.retention import RetentionPolicy
+from state.retention import Marks, RetentionPolicy
 from state.reuse import Miss, MissReason
 from state.spec import Fingerprint
 
@@ -54,11 +54,14 @@ class Script:
     gate: asyncio.Semaphore | None = None
     silent: bool = False
 
-    def reuse(self) -> Reuse:
-        """What the events report."""
+    def reuse(self, marks: Marks) -> Reuse:
+        """What the events report of a prompt with these marks."""
         matched = self.cached_tokens if self.matched_tokens is None else self.matched_tokens
         if not self.cached_tokens:
-            return Reuse(0, matched, miss=self.miss or Miss(MissReason.NO_MATCH, matched, None))
+            miss = self.miss or Miss(MissReason.NO_MATCH, matched, None)
+            parted = miss.diverged_at
+            segment = None if parted is None else marks.segment_at(parted)
+            return Reuse(0, matched, miss=miss, diverged_at=parted, segment=segment)
         return Reuse(self.cached_tokens, matched, self.kind, Tier.DEVICE, Place.HOST)
 
 
@@ -152,7 +155,7 @@ class ScriptedEngine:
         script, stream, request = playing.script, playing.stream, playing.stream.request
         if script.silent:
             return
-        stream.put(Started(request.id, 0, script.reuse()))
+        stream.put(Started(request.id, 0, script.reuse(request.marks)))
         for token in list(script.tokens)[: request.max_tokens]:
             if script.gate is not None:
                 await script.gate.acquire()
@@ -181,7 +184,7 @@ class ScriptedEngine:
             reason=reason,
             prompt_tokens=request.prompt_tokens,
             generated_tokens=playing.generated,
-            reuse=playing.script.reuse(),
+            reuse=playing.script.reuse(request.marks),
             timings=Timings(request.arrival_ms),
             lane=0,
             message=message,

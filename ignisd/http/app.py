@@ -1,6 +1,6 @@
 """The ASGI application: routes, and one shape for every error."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from ignisd.http.intake import Intake
 from ignisd.http.metrics import Metrics
 from ignisd.http.models import describe_model, list_models
 from ignisd.http.options import HttpOptions
+from ignisd.http.retained import RetainedStates
 from ignisd.http.service import Service
 from ignisd.http.tokens import Tokens
 from ignisd.resolve import Resolved
@@ -44,22 +45,52 @@ def build_app(
     what GET /v1/config tells of.
     """
     intake = Intake(options)
-    metrics = Metrics(service, counters)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        intake.close()
+
+    app = Starlette(
+        routes=[
+            *_generating(service, intake, options, counters),
+            *_telling(service, intake, options),
+            *_watching(service, options, counters, resolved),
+        ],
+        middleware=[Middleware(Guard, options=options, on_error=counters.count_error)],
+        exception_handlers=_error_handlers(counters),
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _generating(
+    service: Service, intake: Intake, options: HttpOptions, counters: HttpCounters
+) -> Iterator[Route]:
+    """What the engine has to work for."""
     chat = ChatCompletions(service, intake, options, counters)
     completions = Completions(service, intake, options, counters)
+    yield Route("/v1/chat/completions", chat.__call__, methods=["POST"])
+    yield Route("/v1/completions", completions.__call__, methods=["POST"])
+
+
+def _telling(service: Service, intake: Intake, options: HttpOptions) -> Iterator[Route]:
+    """What is told of prompts, and of what was kept of them."""
     tokens = Tokens(service, intake, options)
+    retained = RetainedStates(service, intake, options)
+    yield Route("/v1/tokenize", tokens.tokenize, methods=["POST"])
+    yield Route("/v1/detokenize", tokens.detokenize, methods=["POST"])
+    yield Route("/v1/reuse", retained.listing)
+    yield Route("/v1/reuse/explain", retained.explain, methods=["POST"])
+    yield Route("/v1/reuse/flush", retained.flush, methods=["POST"])
 
-    async def answer_chat(request: Request) -> Response:
-        return await chat(request)
 
-    async def answer_completion(request: Request) -> Response:
-        return await completions(request)
-
-    async def answer_tokenize(request: Request) -> Response:
-        return await tokens.tokenize(request)
-
-    async def answer_detokenize(request: Request) -> Response:
-        return await tokens.detokenize(request)
+def _watching(
+    service: Service, options: HttpOptions, counters: HttpCounters, resolved: Resolved | None
+) -> Iterator[Route]:
+    """What is told of the daemon itself."""
+    metrics = Metrics(service, counters)
 
     async def answer_models(request: Request) -> Response:
         return JsonResponse(list_models(service))
@@ -77,29 +108,11 @@ def build_app(
     async def answer_metrics(request: Request) -> Response:
         return Response(metrics.render(), media_type=_METRICS_TYPE)
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        intake.close()
-
-    app = Starlette(
-        routes=[
-            Route("/v1/chat/completions", answer_chat, methods=["POST"]),
-            Route("/v1/completions", answer_completion, methods=["POST"]),
-            Route("/v1/tokenize", answer_tokenize, methods=["POST"]),
-            Route("/v1/detokenize", answer_detokenize, methods=["POST"]),
-            Route("/v1/models", answer_models),
-            Route("/v1/models/{name:path}", answer_model),
-            Route("/v1/config", answer_config),
-            Route("/health", answer_health),
-            Route("/metrics", answer_metrics),
-        ],
-        middleware=[Middleware(Guard, options=options, on_error=counters.count_error)],
-        exception_handlers=_error_handlers(counters),
-        lifespan=lifespan,
-    )
-    app.router.redirect_slashes = False
-    return app
+    yield Route("/v1/models", answer_models)
+    yield Route("/v1/models/{name:path}", answer_model)
+    yield Route("/v1/config", answer_config)
+    yield Route("/health", answer_health)
+    yield Route("/metrics", answer_metrics)
 
 
 def _error_handlers(

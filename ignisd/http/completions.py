@@ -20,7 +20,6 @@ from ignisd.http.respond import respond
 from ignisd.http.reuse import HEADER, reuse_header, reuse_object
 from ignisd.http.service import Service
 from ignisd.http.shapes import timings_object, usage_object
-from state.retention import Marks
 
 
 class Completions:
@@ -121,4 +120,4 @@ class _Answer:
         return {**self.head, "choices": [choice]}
 
     def _reuse(self, outcome: Outcome) -> dict[str, object]:
-        return {"ignis_reuse": reuse_object(outcome.reuse, Marks())} if self.wants_reuse else {}
+        return {"ignis_reuse": reuse_object(outcome.reuse)} if self.wants_reuse else {}

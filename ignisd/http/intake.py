@@ -103,10 +103,19 @@ class Intake:
         self, prepared: Prepared | PreparedPlain, model: ModelInfo, name: str
     ) -> Request:
         """What to submit. Ids ascend in the order of the calls."""
+        return self._request(prepared, model, name, next(self._ids))
+
+    def unsubmitted(self, prepared: Prepared | PreparedPlain, model: ModelInfo) -> Request:
+        """What would be submitted, for a question about it."""
+        return self._request(prepared, model, "", 0)
+
+    def _request(
+        self, prepared: Prepared | PreparedPlain, model: ModelInfo, name: str, id: int
+    ) -> Request:
         asked = prepared.asked
         room = model.context_tokens - prepared.chain.num_tokens
         return Request(
-            id=next(self._ids),
+            id=id,
             name=name,
             chain=prepared.chain,
             marks=prepared.marks,

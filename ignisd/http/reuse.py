@@ -1,7 +1,6 @@
 """What was reused for a request, as a header and as an object of the answer."""
 
 from ignisd.engine.types import Reuse
-from state.retention import Marks
 
 HEADER = "x-ignis-reuse"
 
@@ -19,29 +18,22 @@ def reuse_header(reuse: Reuse) -> str:
     return "; ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
 
 
-def reuse_object(reuse: Reuse, marks: Marks) -> dict[str, object]:
-    """The `ignis_reuse` object; what does not apply is null."""
-    miss = reuse.miss
-    diverged = None if miss is None else miss.diverged_at
+def reuse_object(reuse: Reuse) -> dict[str, object]:
+    """The `ignis_reuse` object; what does not apply is null.
+
+    `shortfall` is why a hit was not longer. `volatile_at` tells that the system block differs from
+    those of the last requests of its kind, and from which token on.
+    """
+    parted = reuse.diverged_at
     return {
         "tier": reuse.tier,
         "slot": reuse.place,
         "kind": reuse.kind,
         "cached_tokens": reuse.cached_tokens,
         "matched_tokens": reuse.matched_tokens,
-        "miss_reason": None if miss is None else miss.reason,
-        "diverged_at": None
-        if diverged is None
-        else {"token": diverged, "segment": segment_of(marks, diverged)},
+        "miss_reason": None if reuse.miss is None else reuse.miss.reason,
+        "shortfall": reuse.shortfall,
+        "diverged_at": None if parted is None else {"token": parted, "segment": reuse.segment},
+        "volatile_at": reuse.volatile_at,
         "restore_ms": reuse.restore_ms,
     }
-
-
-def segment_of(marks: Marks, token: int) -> str:
-    """The name of the part of a prompt that a token lies in: system, message k or prompt."""
-    if marks.system_end is not None and token < marks.system_end:
-        return "system"
-    begun = sum(start <= token for start in marks.message_starts)
-    if not begun:
-        return "prompt"
-    return f"message {begun - 1}"

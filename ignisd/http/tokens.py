@@ -19,7 +19,6 @@ from ignisd.http.options import HttpOptions
 from ignisd.http.plain import parse_plain, tokens_of
 from ignisd.http.service import Service
 
-
 _ABSENT = Raw(b"null")
 
 

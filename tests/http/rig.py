@@ -37,8 +37,13 @@ class Rig:
         return self.model.tokenizer.encode(text).tolist()
 
     def client(self, **kwargs):
-        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
-        return httpx.AsyncClient(transport=transport, base_url="http://test", **kwargs)
+        return client_of(self.app, **kwargs)
+
+
+def client_of(app, **kwargs):
+    """A client of an application in this process."""
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", **kwargs)
 
 
 def make_rig(script=None, *, options=None, model=None, ready=True, **engine) -> Rig:

@@ -166,7 +166,9 @@ async def test_reuse_is_told_when_asked_for():
         "cached_tokens": 64,
         "matched_tokens": 70,
         "miss_reason": None,
+        "shortfall": None,
         "diverged_at": None,
+        "volatile_at": None,
         "restore_ms": 0.0,
     }
     header = "tier=device; slot=host; kind=checkpoint; cached=64; matched=70"

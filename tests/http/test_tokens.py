@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from tests.chat.toy import toy_model, toy_tokenizer
 from tests.http.rig import CHAT, make_rig
 
+MESSAGES = [{"role": "user", "content": "hello"}]
 CHATS = [
-    {"messages": [{"role": "user", "content": "hello"}]},
+    {"messages": MESSAGES},
     {
         "messages": [
             {"role": "system", "content": "be"},
@@ -81,7 +82,7 @@ async def test_a_prompt_beyond_the_context_is_counted_all_the_same():
         ("tokenize", {"prompt": ""}, 400, "prompt"),
         ("tokenize", {"prompt": [999_999]}, 400, "prompt[0]"),
         ("tokenize", {"prompt": "x", "model": "other"}, 404, "model"),
-        ("tokenize", {"messages": CHATS[0]["messages"], "model": "other"}, 404, "model"),
+        ("tokenize", {"messages": MESSAGES, "model": "other"}, 404, "model"),
         ("detokenize", {}, 400, "tokens"),
         ("detokenize", {"tokens": "x"}, 400, "tokens"),
         ("detokenize", {"tokens": [1, -2]}, 400, "tokens[1]"),
