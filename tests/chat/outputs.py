@@ -124,6 +124,21 @@ OUTPUTS = {
         Seen("", "I need it", [("read", {"path": "a"})], "tool_calls"),
         thinking=True,
     ),
+    "call-thought-of": Output(
+        "maybe <tool_call>\n<function=read>\n<parameter=path>\na\n</think>\n\nno",
+        Seen("no", "maybe <tool_call>\n<function=read>\n<parameter=path>\na"),
+        thinking=True,
+    ),
+    "bare-call-thought-of": Output(
+        "I could <function=now>\n</function> it\n</think>\n\nno",
+        Seen("no", "I could <function=now>\n</function> it"),
+        thinking=True,
+    ),
+    "bare-call-after-reasoning": Output(
+        "hm\n</think>\n\n<function=now>\n</function>",
+        Seen("", "hm", [("now", {})], "tool_calls"),
+        thinking=True,
+    ),
     "reasoning-only": Output("half a thou", Seen("", "half a thou"), thinking=True),
     "stop": Output("ab STOP cd", Seen("ab "), stop=("STOP",)),
     "stop-in-reasoning": Output(

@@ -7,11 +7,14 @@ from tests.chat.toy import toy_model
 from tests.fakes import Script
 from tests.http.rig import CHAT, ask, events_of, make_rig
 
+# Its template is costly to compile and never changes.
+_TOY = toy_model()
+
 
 def scripted(output, cut, **options):
     """A rig whose model says an output in tokens cut so, and the fields to ask it with."""
     tokens, vocabulary = tokens_of(output.text, cut)
-    rig = make_rig(Script(tokens), model=replace(toy_model(), tokenizer=vocabulary), **options)
+    rig = make_rig(Script(tokens), model=replace(_TOY, tokenizer=vocabulary), **options)
     fields = {"tools": TOOLS, "enable_thinking": output.thinking or None}
     if output.stop:
         fields["stop"] = list(output.stop)
