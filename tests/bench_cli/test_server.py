@@ -3,9 +3,11 @@
 import json
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from ignisd.bench import server
 from ignisd.bench.server import ServerTarget
 from ignisd.bench.target import BenchError, system, user
 from tests.bench_cli.scripted import Scripted, serving
@@ -126,3 +128,19 @@ def test_a_model_that_is_given_is_not_asked_for(scripted: Scripted):
     target = ServerTarget("it", scripted.url, {"model": "mine"})
     target.ask(CHAT, 1)
     assert scripted.log[0][1]["model"] == "mine"
+
+
+def test_the_first_token_is_the_first_that_says_something(monkeypatch: pytest.MonkeyPatch):
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+
+    def lines() -> Iterator[bytes]:
+        opening = delta(role="assistant", content="")
+        ending = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+        usage = {"choices": [], "usage": USAGE}
+        for line in stream(opening, delta(content="a"), delta(content="b"), ending, usage):
+            clock.now_s += 1.0
+            yield line.encode()
+
+    answer = server._read_answer(lines(), 0.0)  # type: ignore[arg-type]
+    assert (answer.ttft_s, answer.total_s, answer.said) == (2.0, 6.0, "ab")
