@@ -38,8 +38,8 @@ class Segment:
     """The tokens of a first segment, and how often each occurs."""
 
     chain: Chain
-    tokens: Numbers
-    counts: Numbers
+    tokens: Numbers = field(repr=False)
+    counts: Numbers = field(repr=False)
 
     @classmethod
     def of(cls, chain: Chain) -> Self:

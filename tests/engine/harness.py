@@ -76,6 +76,7 @@ class Harness:
         cls: Class = Class.INTERACTIVE,
         reuse: bool = True,
         stop_ids: frozenset[int] = frozenset(),
+        sampling: SamplingParams | None = None,
     ) -> int:
         """Queue a request and return its id."""
         chain = tokens if isinstance(tokens, Chain) else chain_of(tokens)
@@ -84,7 +85,7 @@ class Harness:
             name="test",
             chain=chain,
             marks=marks or Marks(),
-            sampling=SamplingParams(),
+            sampling=sampling or SamplingParams(),
             max_tokens=max_tokens,
             stop_ids=stop_ids,
             cls=cls,

@@ -1,10 +1,12 @@
 """What a request resumes from, seen through the scheduler and a device that checks every state."""
 
+from ignisd.engine.stats import DEGRADED_SKIPS
 from ignisd.engine.types import FinishReason, SamplingParams
 from state.chain import chain_of
 from state.retained import Kind
 from state.retention import Marks
 from state.reuse import MissReason
+from state.spec import Class
 from tests.engine.harness import Harness, words
 from tests.fake_device import cold_answer
 
@@ -293,3 +295,101 @@ def test_a_match_that_cannot_be_admitted_holds_nothing() -> None:
     harness.assert_cold(running, waiting)
     assert harness.finishes[waiting].cached_tokens == 448
     harness.assert_leak_free()
+
+
+def test_an_interrupted_state_at_an_opener_takes_the_higher_kind() -> None:
+    harness = Harness()
+    prompt = words(1300, 1)
+    longer = [*prompt, *words(400, 2)]
+    victim = harness.submit(longer, marks=Marks(opener=1700))
+    while harness.rows(victim) < 1280:
+        harness.turn()
+    harness.cancel(victim)
+    harness.drain()
+    assert [held.kind for held in harness.world.index] == [Kind.INTERRUPTED]
+    finish = harness.ask(prompt, marks=Marks(turn_open=1300, opener=1300))
+    assert (finish.cached_tokens, finish.reuse.kind) == (1280, Kind.INTERRUPTED)
+    (held,) = harness.world.index
+    assert (held.kind, held.hits, held.superseded) == (Kind.TURN_OPEN, 1, False)
+    harness.ask([*longer, 5], marks=Marks(1300, 1701, 1701))
+    assert [one.kind for one in harness.world.index if one.length == 1280] == [Kind.PREFIX]
+
+
+def test_live_prefixes_hold_at_most_half_of_the_slots() -> None:
+    harness = Harness(num_host_slots=8, num_pages=400)
+    systems = [words(200, 1 + who) for who in range(8)]
+
+    def visit(who: int, turn: int) -> int:
+        harness.now_ms += 1.0
+        prompt, marks = chat(systems[who], words(20, 100 * turn + who))
+        return harness.ask(prompt, marks=marks).cached_tokens
+
+    for turn in range(3):
+        for who in range(8):
+            visit(who, turn)
+    live = [held for held in harness.world.index if held.kind is Kind.PREFIX and held.hits]
+    assert len(live) == 8
+    talk = words(300, 50)
+    for turn in range(4):
+        harness.now_ms += 1.0
+        talk = [*talk, *words(100, 60 + turn)]
+        finish = harness.ask(talk, marks=Marks(opener=len(talk)))
+        assert finish.cached_tokens == ((len(talk) - 101) // 64 * 64 if turn else 0)
+    # The four that were used last are as safe as they ever were.
+    for seed in range(20):
+        harness.now_ms += 1.0
+        harness.ask(words(150, 200 + seed), marks=Marks(opener=150))
+    assert [visit(who, 9) > 0 for who in range(8)] == [False] * 4 + [True] * 4
+
+
+def test_people_who_left_do_not_keep_agents_from_the_slots() -> None:
+    harness = Harness(num_host_slots=4)
+    for seed in range(4):
+        harness.ask(words(150, seed), marks=Marks(opener=150))
+    agent = words(200, 9)
+
+    def visit() -> int:
+        return harness.ask(agent, marks=Marks(opener=200), cls=Class.AGENT).cached_tokens
+
+    assert [visit(), visit()] == [0, 0]
+    harness.now_ms += 300_001.0
+    assert [visit(), visit()] == [0, 192]
+
+
+def test_three_skips_in_a_row_are_visible_until_something_is_kept() -> None:
+    harness = Harness(num_host_slots=1)
+    harness.ask(words(150, 1), marks=Marks(opener=150))
+    for skipped in range(3):
+        assert harness.world.skipped_in_row == skipped
+        harness.ask(words(150, 2 + skipped), marks=Marks(opener=150), cls=Class.AGENT)
+    assert harness.world.skipped_in_row >= DEGRADED_SKIPS
+    harness.now_ms += 1.0
+    harness.ask(words(150, 9), marks=Marks(opener=150))
+    assert harness.world.skipped_in_row == 0
+
+
+def test_a_junction_that_saves_little_takes_no_slot_from_others() -> None:
+    for shared, kept in ((350, False), (600, True)):
+        harness = Harness(num_host_slots=3)
+        system = words(200, 1)
+        for who in range(2):
+            harness.now_ms += 1.0
+            tail = [*words(shared, 2)[200:], *words(200, 3 + who)]
+            prompt, marks = chat(system, tail)
+            harness.ask(prompt, marks=marks)
+            if not who:
+                harness.ask(words(100, 9), marks=Marks(opener=100))
+        kinds = [held.kind for held in harness.world.index]
+        assert (Kind.JUNCTION in kinds) is kept, shared
+
+
+def test_a_junction_learnt_in_flight_serves_everybody_behind_the_leader() -> None:
+    harness = Harness(num_lanes=4, max_context=8192, num_pages=400)
+    shared = words(2000, 1)
+    prompts = [[*shared, *words(300, 2 + who)] for who in range(5)]
+    ids = [harness.submit(prompt, marks=Marks(opener=2300)) for prompt in prompts]
+    harness.drain()
+    harness.assert_cold(*ids)
+    assert [harness.finishes[key].cached_tokens for key in ids] == [0] + [1984] * 4
+    assert harness.rows(*ids) == 5 * 2300 - 4 * 1984
+    assert [held.kind for held in harness.world.index].count(Kind.JUNCTION) == 1
