@@ -35,7 +35,8 @@ PARAMETER = "<parameter="
 PARAMETER_CLOSE = "</parameter>"
 
 _MAX_NAME_CHARS = 256
-_MAX_GAP_CHARS = 64
+# A model that has lost its way may write newlines until it is cut off: no gap is that long.
+_MAX_GAP_CHARS = 256
 # A value that was left open, though the call around it was closed.
 _LEFT_OPEN = re.compile(r"\n?</function>\s*(?:</tool_call>\s*)?\Z")
 _WAIT = object()
@@ -170,8 +171,6 @@ class CallFinder:
         begin = at
         if wrapped:
             begin = _after_gap(text, at + len(CALL_OPEN))
-            if begin - at - len(CALL_OPEN) > _MAX_GAP_CHARS:
-                return None
         elif _may_become(text, at, CALL_OPEN):
             return _WAIT
         elif self.strict:
@@ -296,8 +295,9 @@ class CallFinder:
 
 
 def _after_gap(text: str, at: int) -> int:
-    """The first place from `at` on that is no white space."""
-    while at < len(text) and text[at].isspace():
+    """The first place from `at` on that is no white space, or lies beyond the longest gap."""
+    end = min(len(text), at + _MAX_GAP_CHARS + 1)
+    while at < end and text[at].isspace():
         at += 1
     return at
 

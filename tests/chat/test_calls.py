@@ -226,7 +226,9 @@ def test_l91_a_call_that_the_model_itself_left_open_is_completed_if_it_can_be(te
         "<tool_call>\n<function=read>\nnonsense\n</function>\n</tool_call>",
         "<tool_call>\n<function=>\n</function>\n</tool_call>",
         "<tool_call>\n<function=" + "x" * 300 + ">",
-        "<tool_call>" + " " * 100 + "<function=read></function>x"[:9],
+        "<tool_call>" + " " * 300 + "<function=frob></function>",
+        "<tool_call>\n<function=read>" + "\n" * 20_000,
+        "<tool_call>\n<function=read>\n<parameter=path>\na\n</parameter>" + "\n" * 20_000,
     ],
 )
 def test_l91_what_cannot_be_completed_is_text(text):
