@@ -14,8 +14,9 @@ from prometheus_client.registry import Collector
 
 from ignisd import __version__
 from ignisd.engine.stats import EngineStats
+from ignisd.engine.types import Tier
 from ignisd.http.counters import Histogram, HttpCounters
-from ignisd.http.service import Service, ServicePhase
+from ignisd.http.service import Facts, Service, ServicePhase
 
 _PREFIX = "ignis_"
 
@@ -42,6 +43,7 @@ class ServiceCollector(Collector):
         if engine is not None:
             stats = engine.stats()
             yield from _occupancy(stats)
+            yield from _memory(stats, self._service.facts)
             yield from _requests(stats)
             yield from _reuse(stats)
             yield from _rounds(stats)
@@ -101,6 +103,28 @@ def _occupancy(stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("retained_slots", "Slots for images.", "owner", slots)
 
 
+def _memory(stats: EngineStats, facts: Facts) -> Iterator[Metric]:
+    pages, images = facts.page_bytes, facts.image_bytes
+    tier = GaugeMetricFamily(
+        _PREFIX + "tier_bytes",
+        "Bytes for retained and running state, by what they are for; both owners are the ceiling.",
+        labels=["tier", "group", "owner"],
+    )
+    used = stats.num_pages - stats.num_pages_free
+    tier.add_metric([Tier.DEVICE, "full", "used"], used * pages)
+    tier.add_metric([Tier.DEVICE, "full", "free"], stats.num_pages_free * pages)
+    used = stats.num_slots - stats.num_slots_free
+    tier.add_metric([Tier.DEVICE, "linear", "used"], used * images)
+    tier.add_metric([Tier.DEVICE, "linear", "free"], stats.num_slots_free * images)
+    yield tier
+    plan = GaugeMetricFamily(
+        _PREFIX + "memory_plan_bytes", "What was reserved at load.", labels=["line", "memory"]
+    )
+    for line, memory, num_bytes in facts.memory:
+        plan.add_metric([line, memory], num_bytes)
+    yield plan
+
+
 def _requests(stats: EngineStats) -> Iterator[Metric]:
     counters = stats.counters
     yield _count("requests_submitted", "Requests taken in.", counters.submitted)
@@ -118,6 +142,16 @@ def _reuse(stats: EngineStats) -> Iterator[Metric]:
     yield _count("queried_tokens", "Prompt tokens of these.", counters.queried_tokens)
     yield _count(
         "matched_tokens", "Prompt tokens that agreed with retained state.", counters.matched_tokens
+    )
+    yield _count(
+        "lost_match_tokens",
+        "Those among them that were computed all the same.",
+        counters.lost_tokens,
+    )
+    yield _count(
+        "volatile_prompts",
+        "Admissions whose system block differed from the last three of its kind.",
+        counters.volatile,
     )
     yield _counter("hits", "Claims, by kind of the state claimed.", "kind", counters.hits)
     yield _counter("misses", "Admissions without a claim, by reason.", "reason", counters.misses)
