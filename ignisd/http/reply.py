@@ -102,7 +102,7 @@ class Reply:
             raise EngineFailure(finish.message or "The engine gave up this request.")
         if finish.reason is FinishReason.CANCELLED:
             raise Draining
-        cut = finish.reason is not FinishReason.STOP and not reader.stopped
+        cut = finish.reason is not FinishReason.STOP
         self._steps.extend(reader.finish(cut=cut))
         usage = Usage(
             prompt_tokens=finish.prompt_tokens,

@@ -51,6 +51,29 @@ async def test_l92_answers_cut_by_max_tokens_end_once_too(name):
         assert usage == other_usage
 
 
+SCRAPS = [
+    *("<tool_call>\n", "<function=read>\n", "<parameter=path>\n", "\n</parameter>\n"),
+    *("</function>\n", "</tool_call>", "<think>", "</think>", "STOP", "ST", "é", "🎉", "\n", " x"),
+    *(call("read", path="汉", line="7"), call("now")),
+]
+
+
+async def test_l92_random_mixtures_are_the_same_plain_and_streamed():
+    generator = random.Random(92)
+    with_calls = 0
+    for number in range(80):
+        text = "".join(generator.choices(SCRAPS, k=generator.randint(1, 12)))
+        output = Output(text, Seen(), thinking=number % 2 == 0, stop=("STOP", "\n\n")[: number % 3])
+        rig, fields = scripted(output, randomly(number))
+        fields["max_tokens"] = None if number % 4 else generator.randint(1, 30)
+        choice, usage = await plain(rig, **fields)
+        other, other_usage = await streamed(rig, **fields)
+        assert (without_ids(choice), usage) == (without_ids(other), other_usage)
+        with_calls += choice["finish_reason"] == "tool_calls"
+        assert "STOP" not in (choice["message"]["content"] or "") or not output.stop
+    assert with_calls > 15
+
+
 async def test_l86_a_call_without_its_wrapper_is_a_call_plain_and_streamed():
     for opened in ("<function=read>\n", "Look:\n\n<function=read>\n"):
         text = opened + "<parameter=path>\na\n</parameter>\n</function>\n</tool_call>"
