@@ -1,5 +1,6 @@
 """The service unit: what the daemon counts on is in it, and systemd has no complaint."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from ignisd import cli
 from ignisd.daemon import _ROUND_TIMEOUT_MS
 from ignisd.notify import Notifier
-from ignisd.settings import Settings
+from ignisd.settings import FLAGS, Settings
 
 ROOT = Path(__file__).parents[1]
 UNIT = ROOT / "systemd" / "ignisd.service"
@@ -84,7 +85,35 @@ def test_it_may_compile_lock_memory_and_reach_a_card_and_little_else(
     assert set(HARDENED) <= service.keys()
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_the_key_file_of_the_comment_is_a_setting():
+    variable = re.search(r"^#   Environment=(\w+)=%d/api-keys$", UNIT.read_text(), re.MULTILINE)
+    assert variable
+    assert variable[1] in {flag.variable for flag in FLAGS}
+
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing"
+)
+
+
+@needs_systemd
+def test_systemd_takes_the_credential_as_the_comment_shows_it(tmp_path: Path):
+    text = UNIT.read_text()
+    shown = re.search(r"^#   \[Service\]\n((?:#   \S.*\n)+)", text, re.MULTILINE)
+    assert shown
+    extra = shown[1].replace("#   ", "")
+    text = text.replace("[Service]\nType", f"[Service]\n{extra}Type")
+    text = text.replace("/opt/ignisd/bin/ignisd\n", f"{sys.executable}\n")
+    assert "\nLoadCredential=" in text
+    unit = tmp_path / "ignisd.service"
+    unit.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True
+    )
+    assert done.stdout + done.stderr == ""
+
+
+@needs_systemd
 def test_systemd_has_no_complaint_and_calls_it_hardened():
     """As in the build: the checked program is one that exists here."""
     done = subprocess.run(
