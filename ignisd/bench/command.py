@@ -29,8 +29,14 @@ def run(
 
     Args:
         out: where tables go; the standard output by default.
+
+    Raises:
+        ConfigError: the model or the file for JSON lines cannot be used.
     """
     out = out or sys.stdout
+    _require_writable(plan)
+    for warning in resolved.warnings:
+        _say(warning)
     facts: dict[str, object] = {"type": "machine", **machine_block(), "what": plan.what}
     facts |= {"seed": plan.seed, "repetitions": plan.repetitions, "settle_s": plan.settle_s}
     facts["tolerated"] = sorted(plan.tolerated)
@@ -127,6 +133,17 @@ def _head(facts: Mapping[str, object], contenders: Sequence[Contender]) -> str:
         against = "cold answers" if contender.answers_cold else "the first answer, repeats only"
         lines.append(f"{contender.name}: compared with {against}")
     return "\n".join(lines)
+
+
+def _require_writable(plan: Plan) -> None:
+    """Find out before the measurement, which may take an hour."""
+    if plan.json_path not in (None, STDOUT):
+        try:
+            Path(plan.json_path).touch()
+        except OSError as error:
+            raise ConfigError(
+                f"bench: --json {plan.json_path} cannot be written: {error.strerror}."
+            ) from error
 
 
 def _write(plan: Plan, records: Sequence[Mapping[str, object]], out: TextIO) -> None:

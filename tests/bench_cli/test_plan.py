@@ -64,6 +64,7 @@ def test_servers_with_fields_of_their_own():
         (["compare", "--url", "a=b"], "wanted two targets, had one"),
         (["decode", "--decode", "64x"], "64x is not TOKENSxLANES"),
         (["decode", "--decode", "64x0"], "64x0 is not TOKENSxLANES"),
+        (["reuse", "--json", "/absent/x"], "--json /absent/x cannot be written: No such file"),
         (["reuse", "--modle", "m"], "--modle is no flag; did you mean --model?"),
     ],
 )
