@@ -69,7 +69,7 @@ class _Daemon:
         name, _ = find_model(settings.model, settings.models_dir)
         self._service = Service(name)
         self._keys = KeyRing(configured_keys(settings))
-        self._listener = bind(settings.server_bind)
+        self._listener = inherited(settings.server_bind, environ) or bind(settings.server_bind)
         self._address = bound_address(self._listener)
         self._notifier = Notifier(environ)
         self._compiles = CompileCounter()
@@ -133,6 +133,7 @@ class _Daemon:
             queue_limit=settings.server_queue,
             check=settings.check,
             on_finish=log.done,
+            on_notice=log.warn,
             late_compiles=lambda: self._compiles.num_compiles,
             round_timeout_ms=_ROUND_TIMEOUT_MS,
         )

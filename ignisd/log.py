@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
-from ignisd.engine.types import Finish, FinishReason
+from ignisd.engine.types import Finish, FinishReason, Notice
 
 Value = str | int | float | bool | None
 
@@ -22,6 +22,7 @@ _JOURNAL_PRIORITY = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL"
 _FIELDS = "fields"
 
 _done = logging.getLogger("ignisd.done")
+_engine = logging.getLogger("ignisd.engine")
 
 
 def configure(
@@ -51,6 +52,11 @@ def done(finish: Finish) -> None:
     write(_done, logging.ERROR if failed else logging.INFO, "done", **done_fields(finish))
 
 
+def warn(notice: Notice) -> None:
+    """A line for what the operator should know of."""
+    write(_engine, logging.WARNING, notice.event, **notice.facts)
+
+
 def done_fields(finish: Finish) -> dict[str, Value]:
     """What the `done` line says, in its order.
 
@@ -72,7 +78,10 @@ def done_fields(finish: Finish) -> dict[str, Value]:
         "slot": reuse.place.value if reuse.place else None,
         "kind": reuse.kind.value if reuse.kind else "none",
         "miss": miss.reason.value if miss else None,
-        "diverged_at": miss.diverged_at if miss else None,
+        "shortfall": reuse.shortfall.value if reuse.shortfall else None,
+        "diverged_at": miss.diverged_at if miss else reuse.diverged_at,
+        "segment": reuse.segment,
+        "volatile_at": reuse.volatile_at,
         "ttft_ms": _tenths(timings.ttft_ms),
         "tokens_per_s": _tenths(1000 * gaps / timings.decode_ms) if measured else None,
         "gap_mean_ms": _tenths(timings.decode_ms / gaps) if measured else None,

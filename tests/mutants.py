@@ -2,9 +2,9 @@
 
 A mutant (`tests/faults_*.py`) replaces a piece of the product by one that is wrong in a way that
 was seen elsewhere. A detector is a test without arguments, or a stretch of random traffic.
-`python -m tests.mutants` plants each fault, runs every detector, and prints a table of which of
-them fail; a fault that none notices is marked and makes the exit status 1. With `--cases` only
-the scenarios of `tests/cases` are run.
+`python -m tests.mutants` plants each fault and prints a table of the detectors that fail under it:
+those that say so, or else the first that does. With `--all` every detector is tried. A fault that
+none notices is marked and makes the exit status 1.
 """
 
 import sys
@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-from tests import faults_engine, faults_reuse
+from tests import faults_device, faults_engine, faults_reuse
 from tests.cases.collect import scenarios
 from tests.engine import test_reuse, test_scheduler
 from tests.engine.simulation import Simulation
-from tests.planting import CLAIMS, MUTANTS, Mutant, notices
+from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 
 NUM_SEEDS = 60
 SHOWN = 4
+FAULTS = (faults_device, faults_engine, faults_reuse)
 
-__all__ = ["CLAIMS", "MUTANTS", "Mutant", "detectors", "notices", "random_traffic"]
-FAULTS = (faults_engine, faults_reuse)
+__all__ = ["CLAIMS", "FAULTS", "MUTANTS", "Mutant", "detectors", "notices", "random_traffic"]
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,17 @@ def random_traffic() -> None:
         Simulation(seed).run()
 
 
-def detectors(*, cases_only: bool = False) -> Iterator[Detector]:
+def detectors() -> Iterator[Detector]:
     """The scenarios that are quick, the tests of the scheduler, then random traffic."""
-    for claim in scenarios():
-        yield Detector(claim.test.__name__, claim.test)
-    if cases_only:
-        return
+    yield from map(_detector, scenarios())
     for module in (test_reuse, test_scheduler):
         for name, test in _tests_of(module):
             yield Detector(name, test)
     yield Detector(random_traffic.__name__, random_traffic)
+
+
+def _detector(claim: Claim) -> Detector:
+    return Detector(claim.test.__name__, claim.test)
 
 
 def _tests_of(module: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -57,17 +58,32 @@ def _tests_of(module: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
             yield name, value
 
 
+def seen_by(planted: Mutant, *, all_of_them: bool) -> list[str]:
+    """The detectors that fail under a fault."""
+    claims = [*scenarios(), *scenarios(real=True)]
+    tried = [_detector(claim) for claim in claims if planted.name in claim.faults]
+    if all_of_them:
+        claimed = {one.name for one in tried}
+        tried += [one for one in detectors() if one.name not in claimed]
+    seen = [one.name for one in tried if notices(one.run, planted)]
+    if not seen and not all_of_them:
+        first = (one.name for one in detectors() if notices(one.run, planted))
+        seen = [name for name in (next(first, None),) if name is not None]
+    return seen
+
+
 def main(arguments: list[str]) -> int:
     """Print which detectors see each fault."""
     missed = 0
     for name, planted in MUTANTS.items():
-        tried = list(detectors(cases_only="--cases" in arguments))
-        seen = [one.name for one in tried if notices(one.run, planted)]
+        seen = seen_by(planted, all_of_them="--all" in arguments)
         missed += not seen
-        print(f"{name}: {planted.what}")
         shown = seen[:SHOWN] + [one for one in seen[SHOWN:] if one == random_traffic.__name__]
-        print(f"    {len(seen)} of {len(tried)}: {', '.join(shown) or 'NOT NOTICED'}", flush=True)
-    print(f"{len(MUTANTS)} faults planted, {missed} not noticed")
+        more = f" and {len(seen) - len(shown)} more" if len(seen) > len(shown) else ""
+        print(
+            f"| {name} | {planted.what} | {', '.join(shown) or 'NOT NOTICED'}{more} |", flush=True
+        )
+    print(f"\n{len(MUTANTS)} faults planted, {missed} not noticed")
     return 1 if missed else 0
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignisd import log
-from ignisd.engine.types import Finish, FinishReason, Place, Reuse, Tier, Timings
+from ignisd.engine.types import Finish, FinishReason, Notice, Place, Reuse, Tier, Timings
 from state.retained import Kind
 from state.reuse import Miss, MissReason
 from state.spec import Class
@@ -87,6 +87,17 @@ def test_the_done_line_of_a_miss_says_why(lines):
     )
     assert (line["miss"], line["diverged_at"]) == ("diverged", 70)
     assert "tokens_per_s" not in line
+
+
+def test_where_a_prompt_parted_and_what_the_operator_is_warned_of(lines):
+    stream = lines("json")
+    parted = Reuse(128, 192, diverged_at=200, segment="message 2", volatile_at=31)
+    log.done(finish(reuse=parted))
+    log.warn(Notice("volatile system prompt", {"id": "chatcmpl-1", "offset": 31, "in_a_row": 5}))
+    done, warned = map(json.loads, stream.getvalue().splitlines())
+    assert (done["diverged_at"], done["segment"], done["volatile_at"]) == (200, "message 2", 31)
+    assert (warned["level"], warned["logger"]) == ("warning", "ignisd.engine")
+    assert (warned["event"], warned["offset"]) == ("volatile system prompt", 31)
 
 
 def test_a_request_that_never_ran_leaves_a_line_too(lines):

@@ -16,6 +16,7 @@ from ignisd.engine.types import (
     Finish,
     Finished,
     FinishReason,
+    Notice,
     Request,
     Round,
     RoundResult,
@@ -76,10 +77,9 @@ class Setup:
                 id=self.next_id,
                 name="test",
                 chain=chain_of(tokens),
-                marks=Marks(opener=len(tokens)),
                 sampling=SamplingParams(),
                 max_tokens=max_tokens,
-                **more,
+                **{"marks": Marks(opener=len(tokens)), **more},
             )
         )
 
@@ -362,3 +362,16 @@ async def test_a_device_that_does_not_answer_ends_the_engine() -> None:
                 await setup.task
         finally:
             setup.device.gate.release(1000)
+
+
+async def test_what_the_operator_should_read_is_told_once() -> None:
+    told: list[Notice] = []
+    async with running(on_notice=told.append) as setup:
+        for second in range(12):
+            head = [*words(20, 1), second, *words(80, 2)]
+            stream = setup.submit(head, marks=Marks(100, 101, 101))
+            _, finish = await read(stream)
+            assert (finish.reuse.volatile_at is None) is (second < 3)
+    assert [notice.event for notice in told] == ["volatile system prompt"]
+    assert told[0].facts["offset"] == 20
+    assert setup.engine.stats().counters.volatile == 9

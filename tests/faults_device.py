@@ -1,0 +1,59 @@
+"""Faults of the runner: what the device is told of a chunk and of a lane."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from ignisd.engine import runner
+from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.types import LaneStart
+from ignisd.model.forward import Chunk
+from tests.planting import mutant
+
+Plant = AbstractContextManager[Any]
+
+
+def _chunk(**changes: Any) -> Plant:
+    """Every chunk is told with some of its fields replaced by functions of them."""
+
+    def chunk(**told: Any) -> Chunk:
+        return Chunk(**{**told, **{name: change(told) for name, change in changes.items()}})
+
+    return patch.object(runner, "Chunk", chunk)
+
+
+@mutant
+def padding_is_read() -> Plant:
+    """The rows that fill a chunk up to its width go into the state as if they were tokens."""
+    return _chunk(num_tokens=lambda told: np.int32(len(told["tokens"])))
+
+
+@mutant
+def image_of_the_page_before() -> Plant:
+    """The image of a cut is taken one page too early."""
+
+    def earlier(told: Any) -> Any:
+        keep = told["keep"]
+        return np.concatenate([keep[1:], keep[:1]])
+
+    return _chunk(keep=earlier)
+
+
+@mutant
+def lane_not_cleared() -> Plant:
+    """A cold request begins in the state that the lane's last one left."""
+    real = DeviceRunner._start
+
+    def start(self: DeviceRunner, work: LaneStart) -> None:
+        bank = self.device.bank
+        if work.slot is not None:
+            real(self, work)
+            return
+        row = self._sampling_row(work.sampling, work.prompt)
+        lane = np.int32(work.lane)
+        self.device.sampler = self.programs.set_sampling(self.device.sampler, lane, row)
+        assert self.device.bank is bank
+
+    return patch.object(DeviceRunner, "_start", start)
