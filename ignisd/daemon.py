@@ -21,7 +21,14 @@ from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
 from ignisd.http.keys import KeyRing
 from ignisd.http.service import Facts, Service
-from ignisd.listen import bind, bound_address, configured_keys, http_options, server_config
+from ignisd.listen import (
+    bind,
+    bound_address,
+    configured_keys,
+    http_options,
+    inherited,
+    server_config,
+)
 from ignisd.load import Loaded, find_model, load_model
 from ignisd.notify import Notifier, keep_telling
 from ignisd.resolve import Resolved
@@ -199,4 +206,3 @@ def _facts(loaded: Loaded) -> Facts:
             "spec.decode-lanes": limits.num_lanes,
         },
     )
-

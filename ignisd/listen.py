@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import os
 import socket
+from collections.abc import Mapping
 
 from hypercorn.config import Config
 
@@ -16,6 +18,7 @@ from ignisd.settings import Settings
 
 _KEEP_ALIVE_S = 75.0
 _BACKLOG = 1024
+_FIRST_INHERITED = 3
 _DEFAULT_BODY_BYTES = 16 << 20
 
 _REASONS = {
@@ -49,6 +52,33 @@ def bind(address: Address) -> socket.socket:
     except OSError as error:
         why = _REASONS.get(error.errno or 0, error.strerror or str(error))
         raise ConfigError(f"--server-bind {address} cannot be listened on: {why}.") from error
+    return listener
+
+
+def inherited(address: Address, environ: Mapping[str, str]) -> socket.socket | None:
+    """The socket that a service manager listens on for this process; see sd_listen_fds(3).
+
+    It must be the one of `address`, on which the rules for keys and browsers depend.
+
+    Raises:
+        ConfigError: it is another, or not the only one.
+    """
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    given = environ.get("LISTEN_FDS", "0")
+    if given != "1":
+        raise ConfigError(f"The service manager hands over {given} sockets; wanted one.")
+    listener = socket.socket(fileno=_FIRST_INHERITED)
+    where = listener.family.name
+    if listener.family in (socket.AF_INET, socket.AF_INET6):
+        where = str(bound_address(listener))
+    if where != str(address):
+        listener.close()
+        raise ConfigError(
+            f"The service manager listens on {where} and --server-bind is {address}. Set both to "
+            "the same."
+        )
+    listener.setblocking(False)
     return listener
 
 
