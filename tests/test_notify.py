@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ignisd.engine.stats import Counters, EngineStats
 from ignisd.http.service import Service
 from ignisd.notify import Notifier, keep_telling, status_line, words_for
 from tests.chat.toy import toy_model
-from tests.daemon.running import free_port
 from tests.fakes import Script, ScriptedEngine
 
 HEARD_S = 20.0
@@ -201,10 +201,15 @@ def test_a_daemon_says_when_it_is_ready_that_it_lives_and_that_it_leaves(
     tmp_path: Path, manager: Manager
 ):
     cache = str(Path.cwd() / ".pytest_cache" / "ignisd")
-    bind = f"127.0.0.1:{free_port()}"
-    with (tmp_path / "log").open("wb") as log:
+    # The manager opens the port too, as number 3, and an early caller waits in its queue.
+    listener = socket.create_server(("127.0.0.1", 0))
+    bind = f"127.0.0.1:{listener.getsockname()[1]}"
+    flags = ["--server-bind", bind, "--compile-cache-dir", cache]
+    script = f'exec 3<&{listener.fileno()}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+    with listener, (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ignisd", "--server-bind", bind, "--compile-cache-dir", cache],
+            ["bash", "-c", script, "bash", sys.executable, "-m", "ignisd", *flags],
+            pass_fds=[listener.fileno()],
             stderr=log,
             env={
                 **os.environ,
@@ -221,6 +226,7 @@ def test_a_daemon_says_when_it_is_ready_that_it_lives_and_that_it_leaves(
         assert manager.heard.index("WATCHDOG=1") > manager.heard.index("READY=1")
         manager.wait_for("STATUS=ready ember: 0 running, 0 waiting")
         assert "STOPPING=1" not in manager.heard
+        assert httpx.get(f"http://{bind}/health", timeout=30).json() == {"status": "ready"}
         process.send_signal(signal.SIGTERM)
         manager.wait_for("STOPPING=1")
         assert process.wait(60) == 0, (tmp_path / "log").read_text()

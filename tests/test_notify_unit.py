@@ -85,6 +85,11 @@ def test_it_may_compile_lock_memory_and_reach_a_card_and_little_else(
     assert set(HARDENED) <= service.keys()
 
 
+def test_the_socket_is_that_of_the_default_bind():
+    sections = parse((UNIT.parent / "ignisd.socket").read_text())
+    assert only(sections["Socket"], "ListenStream") == str(Settings().server_bind)
+
+
 def test_the_key_file_of_the_comment_is_a_setting():
     variable = re.search(r"^#   Environment=(\w+)=%d/api-keys$", UNIT.read_text(), re.MULTILINE)
     assert variable
