@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hypercorn.config import Config
 
+from ignisd import http1
 from ignisd.chat.policies import ChatPolicies, DeveloperPolicy, ReasoningField, SystemPolicy
 from ignisd.errors import ConfigError
 from ignisd.http.keys import KeyRing, read_keys
@@ -90,6 +91,7 @@ def bound_address(listener: socket.socket) -> Address:
 
 def server_config(listener: socket.socket) -> Config:
     """The HTTP server's settings; it takes the socket over."""
+    http1.install()
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
     config.keep_alive_timeout = _KEEP_ALIVE_S

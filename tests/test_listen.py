@@ -7,7 +7,7 @@ import pytest
 from ignisd.chat.policies import DeveloperPolicy, ReasoningField, SystemPolicy
 from ignisd.errors import ConfigError
 from ignisd.http.keys import KeyRing
-from ignisd.kinds import Address
+from ignisd.kinds import Address, Choice
 from ignisd.listen import bind, bound_address, configured_keys, http_options
 from ignisd.settings import FLAGS, Settings
 
@@ -85,4 +85,6 @@ def test_the_key_that_is_set_and_those_of_the_file_open(tmp_path):
     ],
 )
 def test_a_flag_has_the_words_of_its_policy(field, policies):
-    assert set(FLAG[field].kind.words) == {policy.value for policy in policies}
+    kind = FLAG[field].kind
+    assert isinstance(kind, Choice)
+    assert set(kind.words) == {policy.value for policy in policies}

@@ -30,10 +30,11 @@ def expected(daemon: Daemon, *messages: dict[str, Any], max_tokens: int = 16) ->
 def too_long(daemon: Daemon) -> str:
     """More than the model's context holds."""
     entry = httpx.get(f"{daemon.url}/v1/models/ember", timeout=60).json()
-    return "word " * (entry["max_model_len"] + 1)
+    limit: int = entry["max_model_len"]
+    return "word " * (limit + 1)
 
 
-def user(text: str) -> dict[str, Any]:
+def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 

@@ -29,7 +29,7 @@ def test_a_port_in_use_ends_the_start_with_a_sentence():
 
 def test_keys_are_read_anew_on_sighup_and_names_are_checked(tmp_path: Path):
     keys = tmp_path / "keys"
-    keys.write_text("first\n")
+    keys.write_text("key-first\n")
     cache = str(Path.cwd() / ".pytest_cache" / "ignisd")
     flags = ["--server-api-key-file", str(keys), "--compile-cache-dir", cache]
     with running(tmp_path, *flags) as daemon, httpx.Client(base_url=daemon.url) as client:
@@ -47,17 +47,17 @@ def test_keys_are_read_anew_on_sighup_and_names_are_checked(tmp_path: Path):
             while daemon.log.read_text().count("\n") == lines and time.monotonic() < ends_s:
                 time.sleep(0.05)
 
-        assert (opens("first"), opens("second")) == (True, False)
-        reload("second\nthird\n")
-        assert (opens("first"), opens("second"), opens("third")) == (False, True, True)
+        assert (opens("key-first"), opens("key-second")) == (True, False)
+        reload("key-second\nkey-third\n")
+        assert (opens("key-first"), opens("key-second"), opens("key-third")) == (False, True, True)
         reload("# nobody\n")
-        assert (opens("first"), opens("second"), opens("")) == (False, True, False)
+        assert (opens("key-first"), opens("key-second"), opens("nobody")) == (False, True, False)
         log = daemon.log.read_text()
         assert "kept=2" in log
-        assert "second" not in log
-        headers = {"authorization": "Bearer second", "host": "evil.example"}
+        assert "key-second" not in log
+        headers = {"authorization": "Bearer key-second", "host": "evil.example"}
         assert client.get("/v1/models", headers=headers).status_code == 403
-        told = client.get("/v1/config", headers={"authorization": "Bearer second"}).json()
+        told = client.get("/v1/config", headers={"authorization": "Bearer key-second"}).json()
         assert told["settings"]["server.bind"]["origin"] == "flag"
         assert told["exact"] is True
         assert daemon.stop() == 0

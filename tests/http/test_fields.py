@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.routing import Route
 
 from ignisd import errors
 from ignisd.chat.wire import WireChat
@@ -129,5 +130,6 @@ def test_every_code_of_an_answer_is_documented():
 async def test_every_route_is_documented():
     text = DOCS.read_text(encoding="utf-8").split("## Fields")[0]
     told = set(re.findall(r"`(?:GET |POST )?(/[\w/{}]*)`", text))
-    served = {re.sub(r"\{\w+:path\}", "{id}", route.path) for route in make_rig().app.routes}
+    routes = [route for route in make_rig().app.routes if isinstance(route, Route)]
+    served = {re.sub(r"\{\w+:path\}", "{id}", route.path) for route in routes}
     assert served == told
