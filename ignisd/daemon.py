@@ -14,6 +14,7 @@ from functools import partial
 from hypercorn.asyncio import serve as serve_http
 
 from ignisd import log
+from ignisd.connections import LoopErrors, install
 from ignisd.engine.compiles import CompileCounter
 from ignisd.engine.loop import Engine
 from ignisd.errors import ConfigError
@@ -54,6 +55,7 @@ def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
     logging.getLogger("jax").setLevel(logging.WARNING)
     for warning in resolved.warnings:
         log.write(_log, logging.WARNING, "settings", warning=warning)
+    install()
     daemon = _Daemon(resolved, environ)
     status = asyncio.run(daemon.run())
     if daemon.leaves_thread:
@@ -86,6 +88,7 @@ class _Daemon:
     async def run(self) -> int:
         """Listens, loads, serves until stopped, drains."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(LoopErrors())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_keys)

@@ -1,6 +1,7 @@
 """From settings to a loaded model: weights, memory plan, programs, probe."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -74,9 +75,9 @@ def find_model(name: str, models_dir: Path | None) -> tuple[str, Path]:
     for place in places:
         if (place / "config.json").is_file():
             return place.resolve().name, place
-    tried = " nor ".join(str(place) for place in places)
+    tried = " and ".join(str(place) for place in places)
     raise ConfigError(
-        f"--model {name}: {tried} is a folder with a config.json; name the embedded model "
+        f"--model {name}: no config.json in {tried}; name the embedded model "
         f"({EMBEDDED}), a checkpoint folder, or a folder below --models-dir"
     )
 
@@ -96,7 +97,8 @@ def load_model(
     spec = read_spec(folder)
     platform = jax.default_backend()
     _keep_compiled(settings.compile_cache_dir or cache_folder(environ))
-    sizes = settle(settings, platform, spec.max_position)
+    image_bytes = spec.state_spec(settings.model_kv_format).image_bytes
+    sizes = settle(settings, platform, spec.max_position, image_bytes)
     info = _with_eos(read_model_info(folder, name, sizes.max_context, now), spec)
     dtype = jnp.float32 if settings.model_kv_format is KvFormat.F32 else jnp.bfloat16
     params = load(folder, spec, dtype, lambda done, total: report(_WEIGHTS_SHARE * done / total))
@@ -149,7 +151,23 @@ def _with_eos(info: ModelInfo, spec: ModelSpec) -> ModelInfo:
 
 
 def _keep_compiled(folder: Path) -> None:
-    """Keep compiled programs between starts."""
+    """Keep compiled programs between starts.
+
+    Raises:
+        ConfigError: the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--compile-cache-dir {folder} cannot be made: {error.strerror}; name a folder that "
+            "this process may write"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--compile-cache-dir {folder} cannot be written; name a folder that this process "
+            "may write"
+        )
     jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

@@ -230,7 +230,8 @@ class Settings:
     reuse_retained_host: int | None = declare(
         Count(0, 65_536, none="auto"),
         "auto",
-        "images of past prompts kept in host memory; auto is two per lane",
+        "images of past prompts kept in host memory; auto is two per lane, and more "
+        "where they are small",
         chapter=_REUSE,
         meta="N",
         unit="slots",

@@ -22,6 +22,8 @@ _CHUNK_TOKENS_ELSEWHERE = 1024
 _LANES = {CPU: 4}
 _LANES_ELSEWHERE = 8
 _HOST_SLOTS_PER_LANE = 2
+_CHEAP_SLOTS_PER_LANE = 16
+_CHEAP_SLOTS_BYTES = 256 << 20
 _CPU_BUDGET_DIVISOR = 4
 _HEADROOM_DIVISOR = 20
 
@@ -112,13 +114,14 @@ class MemoryPlan:
         return "\n".join(_rows(self))
 
 
-def settle(settings: Settings, platform: str, model_context: int) -> Sizes:
+def settle(settings: Settings, platform: str, model_context: int, image_bytes: int) -> Sizes:
     """The sizes that the settings ask for, with `auto` decided for the backend.
 
     Args:
         settings: what was asked for.
         platform: jax's name of the backend, e.g. cpu or gpu.
         model_context: longest context that the checkpoint allows.
+        image_bytes: one captured state.
 
     Raises:
         ConfigError: the asked context is longer than the checkpoint allows.
@@ -132,7 +135,9 @@ def settle(settings: Settings, platform: str, model_context: int) -> Sizes:
     num_lanes = settings.spec_decode_lanes or _LANES.get(platform, _LANES_ELSEWHERE)
     host_slots = settings.reuse_retained_host
     if host_slots is None:
-        host_slots = _HOST_SLOTS_PER_LANE * num_lanes
+        # A pool that was sized by hand may be too small to give each of many slots its page.
+        sized_by_hand = settings.vram_kv_pool_bytes is not None
+        host_slots = _host_slots(num_lanes, image_bytes, 0 if sized_by_hand else _CHEAP_SLOTS_BYTES)
     return Sizes(
         num_lanes=num_lanes,
         chunk_tokens=settings.model_prefill_chunk
@@ -141,6 +146,12 @@ def settle(settings: Settings, platform: str, model_context: int) -> Sizes:
         num_device_slots=settings.reuse_retained_device if settings.reuse_prompt else 0,
         max_context=max_context,
     )
+
+
+def _host_slots(num_lanes: int, image_bytes: int, cheap_bytes: int) -> int:
+    """Two slots a lane; more of them where images are small enough for many to cost little."""
+    affordable = min(cheap_bytes // image_bytes, _CHEAP_SLOTS_PER_LANE * num_lanes)
+    return max(_HOST_SLOTS_PER_LANE * num_lanes, affordable)
 
 
 @dataclass(frozen=True, slots=True)

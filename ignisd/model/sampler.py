@@ -94,9 +94,10 @@ def _penalised(row: SamplerBank, logits: jax.Array) -> jax.Array:
 
 
 def _draw(row: SamplerBank, logits: jax.Array, position: jax.Array) -> jax.Array:
-    scaled = logits / row.temperature
+    # Less the largest first: divided by a very small temperature, logits themselves overflow.
+    scaled = (logits - jnp.max(logits)) / row.temperature
     keys = _ordered_bits(scaled)
-    weights = jnp.exp(scaled - jnp.max(scaled))
+    weights = jnp.exp(scaled)
     keep = weights >= row.min_p
     one = jnp.ones_like(weights)
     by_count = jax.lax.cond(

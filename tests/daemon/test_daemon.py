@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -158,6 +159,20 @@ def test_vanishing_clients_leave_nothing_behind(daemon: Daemon) -> None:
     assert ask(daemon, "Still there?").status_code == 200
 
 
+def test_closed_connections_give_their_descriptors_back(daemon: Daemon) -> None:
+    """Idle keep-alive connections end with their client, not with the keep-alive time."""
+    held = Path(f"/proc/{daemon.process.pid}/fd")
+    before = len(list(held.iterdir()))
+    for _ in range(40):
+        with socket.create_connection(("127.0.0.1", daemon.port)) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+    ends_s = time.monotonic() + 10
+    while len(list(held.iterdir())) > before + 5 and time.monotonic() < ends_s:
+        time.sleep(0.1)
+    assert len(list(held.iterdir())) <= before + 5
+
+
 def test_nothing_was_compiled_under_traffic_and_it_ends_well(daemon: Daemon) -> None:
     """Runs last in this file: it ends the daemon."""
     assert ask(daemon, "One more.").status_code == 200
@@ -196,5 +211,14 @@ def test_a_model_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     got = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert got.returncode == 2
     assert "--model" in got.stderr
-    assert "config.json" in got.stderr
+    assert "no config.json in" in got.stderr
+    assert "Traceback" not in got.stderr
+
+
+def test_a_cache_folder_that_cannot_be_made_is_refused_by_name() -> None:
+    command = [sys.executable, "-m", "ignisd", "--compile-cache-dir", "/proc/nothing"]
+    command += ["--server-bind", "127.0.0.1:0"]
+    got = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert got.returncode == 2
+    assert "--compile-cache-dir" in got.stderr
     assert "Traceback" not in got.stderr

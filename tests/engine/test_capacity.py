@@ -185,9 +185,17 @@ def test_the_table_has_a_row_per_line_with_bytes_and_totals():
 
 
 def test_auto_depends_on_the_backend():
-    on_cpu = settle(Settings(), "cpu", 65_536)
+    on_cpu = settle(Settings(), "cpu", 65_536, 1 << 30)
     assert on_cpu == Sizes(4, 256, 8, 0, 65_536)
-    assert settle(Settings(), "gpu", 65_536) == Sizes(8, 1024, 16, 0, 65_536)
+    assert settle(Settings(), "gpu", 65_536, 1 << 30) == Sizes(8, 1024, 16, 0, 65_536)
+
+
+def test_small_images_get_more_slots_than_two_a_lane():
+    """As many as 256 MiB hold, sixteen a lane at most; not beside a pool sized by hand."""
+    sizes = [settle(Settings(), "cpu", 1024, n << 20).num_host_slots for n in (1, 8, 30, 40, 500)]
+    assert sizes == [64, 32, 8, 8, 8]
+    by_hand = Settings(vram_kv_pool_bytes=PoolSize(num_tokens=2048))
+    assert settle(by_hand, "cpu", 1024, 1 << 20).num_host_slots == 8
 
 
 def test_what_was_asked_for_is_kept():
@@ -198,13 +206,14 @@ def test_what_was_asked_for_is_kept():
         reuse_retained_device=2,
         model_max_context=640,
     )
-    assert settle(asked, "cpu", 65_536) == Sizes(3, 64, 1, 2, 640)
-    assert settle(dataclasses.replace(asked, reuse_prompt=False), "cpu", 65_536).num_slots == 0
+    assert settle(asked, "cpu", 65_536, 1 << 20) == Sizes(3, 64, 1, 2, 640)
+    off = dataclasses.replace(asked, reuse_prompt=False)
+    assert settle(off, "cpu", 65_536, 1 << 20).num_slots == 0
 
 
 def test_a_context_longer_than_the_model_allows_is_refused():
     with pytest.raises(ConfigError, match="--model-max-context 200 is more than the 128 tokens"):
-        settle(Settings(model_max_context=200), "cpu", 128)
+        settle(Settings(model_max_context=200), "cpu", 128, 1 << 20)
 
 
 def test_the_budget_is_a_quarter_of_the_memory_on_a_cpu_and_all_of_it_elsewhere():

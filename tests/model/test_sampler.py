@@ -88,6 +88,13 @@ def test_greedy_takes_the_largest_and_ignores_the_rest() -> None:
     assert int(sample_row(lane, logits, np.int32(9))) == int(logits.argmax())
 
 
+@pytest.mark.parametrize("temperature", [1e-4, 1e-9, 1e-12, 1e-30, 1e-42])
+def test_a_tiny_temperature_is_as_good_as_none(temperature: float) -> None:
+    logits = logits_of(4) * 10
+    drawn = [int(sample_row(row(temperature=temperature, seed=n), logits, n)) for n in range(9)]
+    assert set(drawn) == {int(logits.argmax())}
+
+
 def test_penalties_are_those_of_the_definition() -> None:
     logits = logits_of(2)
     lane = row(presence=0.7, frequency=0.4, repetition=1.3)
