@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from ignisd.chat.arguments import read_tool
 from ignisd.chat.output import AnswerReader, CallArguments, CallReading, CallStart, Channel, Delta
@@ -53,7 +54,7 @@ class Seen:
 
     content: str = ""
     reasoning: str = ""
-    calls: list = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
     finish: str = "stop"
 
 
@@ -61,10 +62,10 @@ class Seen:
 class Output:
     """One output of a model. `thinking`: the prompt has opened the reasoning."""
 
-    text: str
+    text: Any
     seen: Seen
     thinking: bool = False
-    stop: tuple = ()
+    stop: tuple[str, ...] = ()
 
 
 CODE = """
@@ -183,7 +184,8 @@ class Pieces:
 
 def tokens_of(text, cut):
     """Tokens of a text and their vocabulary; `cut` splits bytes, think tags are tokens."""
-    tokens, pieces = [], []
+    tokens: list[int] = []
+    pieces: list[bytes] = []
     for index, part in enumerate(text.split("</think>")):
         if index:
             tokens.append(-2)
@@ -203,7 +205,7 @@ def read_output(output, cut, *, limit=None, tools=TOOLS, single=False, in_reason
     reader = AnswerReader(
         vocabulary, output.stop, in_reasoning=output.thinking, calls=reading if tools else None
     )
-    pieces = []
+    pieces: list[Any] = []
     for token in tokens[:limit]:
         if reader.stopped:
             break
@@ -216,7 +218,8 @@ def read_output(output, cut, *, limit=None, tools=TOOLS, single=False, in_reason
 
 def seen_of(pieces, reason):
     texts = dict.fromkeys(Channel, "")
-    calls, arguments = [], []
+    calls: list[Any] = []
+    arguments: list[Any] = []
     for piece in pieces:
         match piece:
             case Delta():

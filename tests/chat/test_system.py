@@ -114,7 +114,7 @@ def test_l101_strict_templates_take_every_order_under_every_policy(model, messag
         with pytest.raises(RequestError) as caught:
             prompt(messages, model, system=system, developer=developer)
         assert caught.value.status == 400
-        assert caught.value.param.startswith("messages[")
+        assert str(caught.value.param).startswith("messages[")
 
 
 def shared(first, second):

@@ -1,6 +1,7 @@
 """Streams of chat answers, put together as a client does."""
 
 from dataclasses import replace
+from typing import Any
 
 from tests.chat.outputs import TOOLS, tokens_of
 from tests.chat.toy import toy_model
@@ -54,8 +55,8 @@ def assembled(events):
     reasons = [event["choices"][0]["finish_reason"] for event in events]
     assert reasons[:-1] == [None] * (len(reasons) - 1)
     assert reasons[-1] is not None
-    message = {"role": "assistant", "content": "", "refusal": None}
-    calls = []
+    message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
+    calls: list[Any] = []
     for event in events:
         (choice,) = event["choices"]
         delta = dict(choice["delta"])

@@ -15,7 +15,7 @@ from ignisd.http.options import HttpOptions
 from ignisd.http.plain import WireCompletion
 from tests.http.rig import ask, make_rig
 
-DOCS = Path(__file__).parents[2] / "docs" / "http.md"
+DOCS = Path(__file__).parents[2] / "ignisd" / "http" / "API.md"
 ROUTES: dict[str, tuple[str, type, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", WireChat, ask()),
     "completions": ("/v1/completions", WireCompletion, {"prompt": "hello"}),

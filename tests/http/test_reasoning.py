@@ -8,6 +8,7 @@ import pytest
 from ignisd.chat.checkpoint import read_model_info
 from ignisd.chat.family import family_of
 from ignisd.chat.policies import ChatPolicies, ReasoningField
+from ignisd.chat.tokenizer import ChatTokenizer
 from ignisd.http.options import HttpOptions
 from tests.chat.outputs import OUTPUTS, TOOLS, Output, Seen, call
 from tests.chat.test_calls import by_bytes, whole
@@ -125,7 +126,10 @@ def test_l100_the_form_is_told_by_the_template_and_the_tokens(tmp_path, caplog):
     assert caplog.messages == ["chat-form calls=function-tags reasoning=think-tags"]
 
 
-class _NoThinkTokens:
+class _NoThinkTokens(ChatTokenizer):
+    def __init__(self):
+        pass
+
     def token_id(self, text):
         return None
 
