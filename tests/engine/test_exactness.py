@@ -9,7 +9,7 @@ import pytest
 from ignisd.engine.probe import probe
 from ignisd.engine.programs import empty_device
 from ignisd.engine.types import FinishReason, SamplingParams
-from tests.engine.trees import Conversation, Model, Prompt, Server, model, sampling_for
+from tests.engine.trees import Bits, Conversation, Model, Prompt, Server, model, sampling_for
 
 Key = tuple[tuple[int, ...], SamplingParams, int]
 
@@ -30,9 +30,9 @@ class Cold:
 
     def __init__(self, served: Model) -> None:
         self._server = Server(served, reuse=False)
-        self._known: dict[Key, list[bytes]] = {}
+        self._known: dict[Key, list[Bits]] = {}
 
-    def logits(self, prompt: Prompt, sampling: SamplingParams, max_tokens: int) -> list[bytes]:
+    def logits(self, prompt: Prompt, sampling: SamplingParams, max_tokens: int) -> list[Bits]:
         """Logits of each token of the cold answer."""
         key = (prompt.tokens, sampling, max_tokens)
         if key not in self._known:

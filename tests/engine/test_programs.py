@@ -19,7 +19,7 @@ from ignisd.engine.types import (
     Round,
     SamplingParams,
 )
-from tests.engine.trees import NUM_SLOTS, model
+from tests.engine.trees import NUM_SLOTS, Bits, model
 
 GREEDY = SamplingParams(temperature=0.0)
 _MOVES = re.compile(r"= \(?(\w+)\[([\d,]*)\][^ ]* (copy|convert|transpose)\(")
@@ -80,7 +80,7 @@ def begin(runner: DeviceRunner, lane: int, captures: tuple[Capture, ...]) -> byt
     result = runner.fetch(runner.run(Round(0, starts=(start,), prefill=work)))
     assert result.prefill_rows == 130
     assert result.captured == tuple(capture.slot for capture in captures)
-    return np.asarray(runner.logits.pop(lane)[0]).tobytes()
+    return Bits(np.asarray(runner.logits.pop(lane)[0]).tobytes())
 
 
 @pytest.mark.parametrize("slot", [0, 3])
@@ -88,16 +88,16 @@ def test_a_claim_leaves_its_slot_as_it_was(slot: int) -> None:
     """Device and host slots alike: resumed twice, each time with the bits of the first run."""
     runner = new_runner()
     want = begin(runner, 0, (Capture(128, slot),))
-    image = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(runner.images.read(slot))]
+    image = [Bits(np.asarray(leaf).tobytes()) for leaf in jax.tree.leaves(runner.images.read(slot))]
     tokens = np.arange(130, dtype=np.int32)
     for lane in (1, 2):
         start = LaneStart(lane, slot, 128, GREEDY, tokens)
         work = PrefillWork(lane, lane, tokens[128:], 128, (1, 2, 4 + lane), (), last=True)
         runner.fetch(runner.run(Round(lane, starts=(start,), prefill=work)))
-        assert np.asarray(runner.logits.pop(lane)[0]).tobytes() == want
+        assert Bits(np.asarray(runner.logits.pop(lane)[0]).tobytes()) == want
         decode = DecodeLane(lane, lane, 130, (1, 2, 4 + lane))
         runner.fetch(runner.run(Round(lane, decode=(decode,))))
-    after = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(runner.images.read(slot))]
+    after = [Bits(np.asarray(leaf).tobytes()) for leaf in jax.tree.leaves(runner.images.read(slot))]
     assert after == image
 
 
