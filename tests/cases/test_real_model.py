@@ -11,7 +11,7 @@ import numpy as np
 from ignisd.engine.types import SamplingParams
 from state.retention import Marks
 from tests.cases.prompts import promised
-from tests.engine.trees import Outcome, Prompt, Server, model
+from tests.engine.trees import Bits, Outcome, Prompt, Server, model
 from tests.planting import catches
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -35,7 +35,7 @@ def answered(server: Server, prompt: Prompt, max_tokens: int = 3) -> Outcome:
     return server.outcomes.pop(request_id)
 
 
-def cold(prompt: Prompt, max_tokens: int = 3) -> list[bytes]:
+def cold(prompt: Prompt, max_tokens: int = 3) -> list[Bits]:
     """The logits of a server without reuse that has served nothing else."""
     outcome = answered(Server(model("ember"), reuse=False), prompt, max_tokens)
     assert outcome.finish.cached_tokens == 0
