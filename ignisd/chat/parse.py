@@ -48,7 +48,7 @@ def parse_chat(body: bytes, policies: ChatPolicies | None = None) -> ChatRequest
         seed=wire.seed,
     )
     check_sampling(sampling)
-    model, cls = _model_and_class(wire)
+    model, cls = model_and_class(wire.model, wire.class_name)
     options = wire.stream_options
     messages, notes = _messages(wire.messages, policies or ChatPolicies())
     tools, skipped = _tools(wire.tools or [])
@@ -99,8 +99,12 @@ def _refuse_unsupported(wire: WireChat) -> None:
         )
 
 
-def _model_and_class(wire: WireChat) -> tuple[str | None, Class]:
-    model, named = wire.model, wire.class_name
+def model_and_class(model: str | None, named: str | None) -> tuple[str | None, Class]:
+    """The model's name without its suffix, and the class asked for by either.
+
+    Raises:
+        RequestError: there is no such class.
+    """
     if named is not None and named not in tuple(Class):
         raise RequestError(f"class is {named!r}, but must be one of {_listed(Class)}.", "class")
     if model is not None and model.endswith(AGENT_SUFFIX):

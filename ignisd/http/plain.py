@@ -7,7 +7,7 @@ from msgspec import Struct, field, json
 
 from ignisd.chat import codec
 from ignisd.chat.limits import check_sampling, check_stop
-from ignisd.chat.parse import AGENT_SUFFIX
+from ignisd.chat.parse import model_and_class
 from ignisd.chat.tokenizer import ChatTokenizer
 from ignisd.chat.types import SamplingFields, TokenArray
 from ignisd.chat.wire import WireStreamOptions
@@ -109,19 +109,6 @@ def parse_plain(body: bytes) -> PlainRequest:
         return_reuse=bool(wire.return_reuse),
         cache_salt=wire.cache_salt,
     )
-
-
-def model_and_class(model: str | None, named: str | None) -> tuple[str | None, Class]:
-    """The model's name without its suffix, and the class asked for by either.
-
-    Raises:
-        RequestError: there is no such class.
-    """
-    if named is not None and named not in tuple(Class):
-        raise RequestError(f"class is {named!r}, but must be one of {', '.join(Class)}.", "class")
-    if model is not None and model.endswith(AGENT_SUFFIX):
-        return model.removesuffix(AGENT_SUFFIX) or None, Class(named or Class.AGENT)
-    return model, Class(named or Class.INTERACTIVE)
 
 
 def tokens_of(
