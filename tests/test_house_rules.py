@@ -8,6 +8,7 @@ import ast
 import importlib.metadata
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,6 +246,21 @@ def test_the_rule_sees_a_planted_offence(rule: Rule, name: str, source: str):
 )
 def test_the_rule_lets_the_meant_exceptions_pass(rule: Rule, name: str, source: str):
     assert not list(rule(Module.of(name, source)))
+
+
+def test_the_modules_of_the_tests_are_no_longer_than_those_of_the_product():
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        assert not list(module_length(Module.of(path.stem, path.read_text()))), path
+
+
+def test_every_dependency_is_used():
+    """Imported, or asked for its version, which a library without an interface of its own is."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]}
+    modules = product_modules()
+    imported = {name.partition(".")[0] for module in modules for _, name in module.imports()}
+    quoted = {name for name in names if any(f'"{name}"' in module.source for module in modules)}
+    assert not names - imported - quoted
 
 
 def test_tests_name_no_folder_of_one_machine():
