@@ -1,0 +1,317 @@
+"""Who holds each cell of the arena in host memory, and what must leave for something new.
+
+A cell holds one page, or a part of an image. Pages whose tokens alone decide their bytes lie once,
+however many states of the same salt begin with them; everything else has cells of its own.
+
+The arena is a value. A state is placed at once and lands when its bytes have come: until then it
+holds its cells, is not findable, and nobody shares the cells that are still to be written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from state.chain import PAGE_KEY_BYTES, Chain
+from state.shards import ShardMap
+from state.spec import PAGE_TOKENS
+from state.tiers.index import TierIndex, ranks_below
+from state.tiers.ordered import OrderedSet
+from state.tiers.stored import Stored
+
+Begins = tuple[bytes, bytes, int]
+"""Salt and common tokens of a state, and its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the bytes of a state lie.
+
+    Args:
+        image_cells: the cells of its image, in order.
+        page_cells: the cell of each of its pages, in order.
+        missing: the pages, by their number in the state, whose bytes are still to be copied. The
+            image of a state that has not landed is to be copied too.
+    """
+
+    image_cells: tuple[int, ...] = field(repr=False)
+    page_cells: tuple[int, ...] = field(repr=False)
+    missing: tuple[int, ...] = field(repr=False, default=())
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """All its cells, those of the image first."""
+        return self.image_cells + self.page_cells
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What it takes to place a state in the arena that planned it.
+
+    Args:
+        source: the state that shares its leading pages; None where there is none.
+        num_shared: leading pages whose bytes are there.
+        num_new: cells to be taken.
+        victims: who must leave, the first to go first.
+    """
+
+    source: int | None
+    num_shared: int
+    num_new: int
+    victims: tuple[Stored, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arena:
+    """The cells of kv_ram and the states that lie in them.
+
+    Args:
+        image_cells: cells that an image takes.
+        cell_bytes: bytes of a cell, which are those of a page.
+        counts: [num_cells] int32, read-only: how many states hold each cell.
+        places: where each state lies, the pending ones included.
+        index: the states that have landed.
+        pending: the states that are placed and have not landed, by id.
+        beginnings: the common tokens of those that have landed, in order. In that order the
+            states that share most with another are its two neighbours.
+    """
+
+    image_cells: int
+    cell_bytes: int
+    counts: npt.NDArray[np.int32]
+    places: ShardMap[Located]
+    index: TierIndex
+    pending: dict[int, Stored]
+    beginnings: OrderedSet[Begins]
+
+    @staticmethod
+    def empty(num_cells: int, image_cells: int, cell_bytes: int) -> "Arena":
+        """All cells free."""
+        assert num_cells > 0, f"an arena of {num_cells} cells"
+        assert image_cells > 0, f"an image of {image_cells} cells"
+        assert cell_bytes > 0, f"cells of {cell_bytes} bytes"
+        return Arena(
+            image_cells=image_cells,
+            cell_bytes=cell_bytes,
+            counts=_frozen(np.zeros(num_cells, np.int32)),
+            places=ShardMap(),
+            index=TierIndex.empty(),
+            pending={},
+            beginnings=OrderedSet(),
+        )
+
+    @property
+    def num_cells(self) -> int:
+        """Cells in the arena."""
+        return int(self.counts.size)
+
+    @property
+    def num_free(self) -> int:
+        """Cells that nobody holds."""
+        return self.num_cells - int(np.count_nonzero(self.counts))
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the cells that somebody holds, shared ones once."""
+        return (self.num_cells - self.num_free) * self.cell_bytes
+
+    def located(self, id: int) -> Located:
+        """Where a state lies, whether or not it has landed."""
+        place = self.places.get(id)
+        assert place is not None, f"state {id} is not among the {len(self.places)} in the arena"
+        return place
+
+    def holds(self, chain: Chain, length: int) -> Stored | None:
+        """The retained state of exactly these tokens, landed or on its way down."""
+        for one in self.pending.values():
+            if not one.is_live and one.length == length and one.chain.is_prefix_of(chain):
+                return one
+        return self.index.find(chain, length)
+
+    def plan(
+        self,
+        stored: Stored,
+        now_ms: float,
+        ttl_ms: float,
+        may_drop: Callable[[Stored], bool] = lambda one: True,
+    ) -> Placement | None:
+        """What it takes to place a state; None where it cannot be placed. Nothing is changed.
+
+        Only states that rank below it leave, and no more than needed: the walk goes up the order
+        in which they give way until enough cells would be free, then spares, from the highest
+        down, whoever's leaving gains nothing that is needed.
+
+        Args:
+            stored: what is to be placed.
+            now_ms: the time.
+            ttl_ms: idle time that ends a protection.
+            may_drop: whether the caller lets a state go.
+        """
+        if self.image_cells + stored.num_pages > self.num_cells:
+            return None
+        source, num_shared = self._shares(stored)
+        num_new = self.image_cells + stored.num_pages - num_shared
+        free = self.num_free
+        if free >= num_new:
+            return Placement(source, num_shared, num_new, ())
+        counts = self.counts.copy()
+        if source is not None:
+            counts[_numbers(self.places[source].page_cells[:num_shared])] += 1
+        chosen: list[tuple[Stored, npt.NDArray[np.intp]]] = []
+        for victim in self.index.victims(now_ms, ttl_ms):
+            if not ranks_below(victim, stored, now_ms, ttl_ms):
+                return None
+            if not may_drop(victim):
+                continue
+            cells = _numbers(self.places[victim.id].cells)
+            chosen.append((victim, cells))
+            counts[cells] -= 1
+            free += int(np.count_nonzero(counts[cells] == 0))
+            if free >= num_new:
+                break
+        else:
+            return None
+        leaving: list[Stored] = []
+        for victim, cells in reversed(chosen):
+            lost = int(np.count_nonzero(counts[cells] == 0))
+            if free - lost >= num_new:
+                free -= lost
+                counts[cells] += 1
+            else:
+                leaving.append(victim)
+        return Placement(source, num_shared, num_new, tuple(reversed(leaving)))
+
+    def place(self, stored: Stored, placement: Placement) -> "tuple[Arena, Located]":
+        """The victims are gone, and the state holds its cells and waits for its bytes.
+
+        Args:
+            stored: with an id that is not in use.
+            placement: planned for it by this very arena.
+        """
+        assert stored.id not in self.places, f"state {stored.id} is in the arena already"
+        shared: tuple[int, ...] = ()
+        arena = self
+        if placement.source is not None:
+            shared = self.located(placement.source).page_cells[: placement.num_shared]
+            arena = arena._counted(shared, 1)
+        for victim in placement.victims:
+            arena = arena.drop(victim.id)
+        free = np.flatnonzero(arena.counts == 0)[: placement.num_new]
+        assert free.size == placement.num_new, (
+            f"planned to take {placement.num_new} cells for state {stored.id}, {free.size} are free"
+        )
+        taken = tuple(free.tolist())
+        arena = arena._counted(taken, 1)
+        place = Located(
+            image_cells=taken[: self.image_cells],
+            page_cells=shared + taken[self.image_cells :],
+            missing=tuple(range(len(shared), stored.num_pages)),
+        )
+        assert len(place.page_cells) == stored.num_pages, (
+            f"planned {len(place.page_cells)} pages for state {stored.id} of {stored.num_pages}"
+        )
+        pending = arena.pending | {stored.id: stored}
+        return replace(arena, pending=pending, places=arena.places.put(stored.id, place)), place
+
+    def land(self, id: int) -> "Arena":
+        """The bytes of a pending state have come: it is findable, and others share its pages.
+
+        Pages that another one brought meanwhile are taken from there, and the copies given back:
+        ask `located` again.
+        """
+        stored = self._pending(id)
+        place = self.places[id]
+        source, num_shared = self._shares(stored)
+        arena = self
+        cells = place.page_cells
+        if source is not None:
+            theirs = self.places[source].page_cells[:num_shared]
+            doubled = [at for at in range(num_shared) if cells[at] != theirs[at]]
+            arena = arena._counted(tuple(theirs[at] for at in doubled), 1)
+            arena = arena._counted(tuple(cells[at] for at in doubled), -1)
+            cells = theirs + cells[num_shared:]
+        return replace(
+            arena,
+            places=self.places.put(id, Located(place.image_cells, cells)),
+            index=self.index.insert(stored),
+            pending=_without(self.pending, id),
+            beginnings=self.beginnings.add(_begins(stored)),
+        )
+
+    def abandon(self, id: int) -> "Arena":
+        """A pending state will not come; its cells are given back."""
+        self._pending(id)
+        arena = self._counted(self.places[id].cells, -1)
+        return replace(arena, places=self.places.drop(id), pending=_without(self.pending, id))
+
+    def drop(self, id: int) -> "Arena":
+        """A state that has landed, and that no move holds, is gone."""
+        stored = self.index.get(id)
+        assert stored is not None, f"state {id} has not landed or is not in the arena"
+        index = self.index.remove(id)
+        return replace(
+            self._counted(self.places[id].cells, -1),
+            places=self.places.drop(id),
+            index=index,
+            beginnings=self.beginnings.remove(_begins(stored)),
+        )
+
+    def touch(self, id: int, now_ms: float) -> "Arena":
+        """A state was restored."""
+        return replace(self, index=self.index.touch(id, now_ms))
+
+    def renew(self, again: Stored) -> "Arena":
+        """A retained state that is here came down again; see `TierIndex.renew`."""
+        return replace(self, index=self.index.renew(again))
+
+    def hold(self, id: int) -> "Arena":
+        """A move reads the bytes of a state that has landed."""
+        return replace(self, index=self.index.hold(id))
+
+    def release(self, id: int) -> "Arena":
+        """A move that held the state has ended."""
+        return replace(self, index=self.index.release(id))
+
+    def num_sole(self, id: int) -> int:
+        """Cells that would be free if the state left."""
+        return int(np.count_nonzero(self.counts[_numbers(self.located(id).cells)] == 1))
+
+    def _pending(self, id: int) -> Stored:
+        stored = self.pending.get(id)
+        assert stored is not None, f"state {id} is not among the {len(self.pending)} pending"
+        return stored
+
+    def _shares(self, stored: Stored) -> tuple[int | None, int]:
+        """The landed state that has most of the common pages, and how many; tokens are compared."""
+        source, most = None, 0
+        for near in self.beginnings.around(_begins(stored)):
+            if near is not None:
+                other = self.index.entries[near[2]]
+                tokens = stored.chain.num_shared(other.chain)
+                pages = min(tokens // PAGE_TOKENS, stored.num_common, other.num_common)
+                if pages > most:
+                    source, most = other.id, pages
+        return source, most
+
+    def _counted(self, cells: tuple[int, ...], step: int) -> "Arena":
+        counts = self.counts.copy()
+        counts[_numbers(cells)] += step
+        return replace(self, counts=_frozen(counts))
+
+
+def _begins(stored: Stored) -> Begins:
+    return stored.chain.salt, stored.chain.raw[: stored.num_common * PAGE_KEY_BYTES], stored.id
+
+
+def _numbers(cells: tuple[int, ...]) -> npt.NDArray[np.intp]:
+    return np.asarray(cells, np.intp)
+
+
+def _frozen(counts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    counts.flags.writeable = False
+    return counts
+
+
+def _without(pending: dict[int, Stored], id: int) -> dict[int, Stored]:
+    return {key: one for key, one in pending.items() if key != id}

@@ -1,0 +1,224 @@
+"""Which states lie in a tier below the device, who can resume from them, and who gives way first.
+
+The index is a value: each change gives a new one. It keeps retained states by the digest that
+they end with, and all states in the order of their last use, in one ordered set for each of eight
+standings. The order in which states give way is merged from these as it is walked.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from state.chain import Chain
+from state.retained import KIND_ORDER
+from state.retention import resume_points
+from state.shards import ShardMap
+from state.spec import PAGE_TOKENS, Class
+from state.tiers.digests import DigestMap
+from state.tiers.ordered import OrderedSet
+from state.tiers.stored import Stored, is_idle, key_of
+
+Use = tuple[float, int]
+"""When a state was last used, and its id."""
+
+NUM_STANDINGS = 8
+_LIVE, _PERSON, _RESTORED = 4, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class TierIndex:
+    """The states of one tier.
+
+    Args:
+        entries: every state by id.
+        by_digest: ids of the retained states that end at a digest.
+        by_use: for each standing, its states from the least recently used to the last.
+    """
+
+    entries: ShardMap[Stored]
+    by_digest: DigestMap
+    by_use: tuple[OrderedSet[Use], ...]
+
+    @staticmethod
+    def empty() -> "TierIndex":
+        """Nothing stored."""
+        return TierIndex(ShardMap(), DigestMap(), (OrderedSet(),) * NUM_STANDINGS)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Stored]:
+        return self.entries.values()
+
+    def __contains__(self, id: int) -> bool:
+        return id in self.entries
+
+    def get(self, id: int) -> Stored | None:
+        """The state of that id, None when it is not here."""
+        return self.entries.get(id)
+
+    def insert(self, stored: Stored) -> "TierIndex":
+        """The state becomes findable; its bytes are written. Its id is not in use."""
+        assert stored.id not in self.entries, f"state {stored.id} is stored already"
+        by_digest = self.by_digest
+        if not stored.is_live:
+            by_digest = by_digest.add(stored.chain.digests[-1], stored.id)
+        return TierIndex(self.entries.put(stored.id, stored), by_digest, self._used(added=stored))
+
+    def remove(self, id: int) -> "TierIndex":
+        """The state, which no move holds, is not findable any more."""
+        stored = self._stored(id)
+        assert not stored.held, f"state {id} is held by {stored.held} moves and cannot go"
+        by_digest = self.by_digest
+        if not stored.is_live:
+            by_digest = by_digest.remove(stored.chain.digests[-1], id)
+        return TierIndex(self.entries.drop(id), by_digest, self._used(gone=stored))
+
+    def touch(self, id: int, now_ms: float) -> "TierIndex":
+        """The state was restored."""
+        stored = self._stored(id)
+        return self._changed(stored, replace(stored, hits=stored.hits + 1, used_ms=now_ms))
+
+    def renew(self, again: Stored) -> "TierIndex":
+        """A state that is here came down again; nothing of it is written anew.
+
+        It takes the higher of the two kinds, a person's class over an agent's, and the later use.
+
+        Args:
+            again: a retained state of the same tokens, under the id that it has here.
+        """
+        stored = self._stored(again.id)
+        assert stored.kind is not None, f"state {again.id} is live and comes down once"
+        assert again.kind is not None, f"state {again.id} is retained here and came down live"
+        assert again.chain == stored.chain, f"state {again.id} came down with other tokens"
+        renewed = replace(
+            stored,
+            kind=max(stored.kind, again.kind, key=KIND_ORDER.__getitem__),
+            cls=Class.INTERACTIVE if Class.INTERACTIVE in (stored.cls, again.cls) else stored.cls,
+            used_ms=max(stored.used_ms, again.used_ms),
+        )
+        return self._changed(stored, renewed)
+
+    def hold(self, id: int) -> "TierIndex":
+        """A move reads or writes the bytes of the state; it stays until it is released."""
+        stored = self._stored(id)
+        return self._changed(stored, replace(stored, held=stored.held + 1))
+
+    def release(self, id: int) -> "TierIndex":
+        """A move that held the state has ended."""
+        stored = self._stored(id)
+        assert stored.held > 0, f"state {id} is not held"
+        return self._changed(stored, replace(stored, held=stored.held - 1))
+
+    def find(self, chain: Chain, length: int) -> Stored | None:
+        """The retained state of exactly the first `length` tokens of a chain.
+
+        Of several, as when two requests raced, the oldest.
+
+        Args:
+            chain: what the tokens are compared with.
+            length: a positive multiple of the page.
+        """
+        ids = self.by_digest.get(chain.digest_at(length))
+        held = [self.entries[id] for id in ids]
+        same = [one for one in held if one.length == length and one.chain.is_prefix_of(chain)]
+        return min(same, key=lambda one: one.id, default=None)
+
+    def longest_match(self, chain: Chain, num_tokens: int) -> Stored | None:
+        """The longest retained state whose tokens are a strict prefix of the prompt's.
+
+        Args:
+            chain: the prompt's, of `num_tokens` tokens or more.
+            num_tokens: length of the prompt.
+        """
+        points = resume_points(num_tokens)
+        shards = self.by_digest.shards
+        for length in reversed(points):
+            digest = chain.digests[length // PAGE_TOKENS - 1]
+            if digest in shards[digest[0]]:
+                found = self.find(chain, length)
+                if found is not None:
+                    return found
+        return None
+
+    def victims(self, now_ms: float, ttl_ms: float) -> Iterator[Stored]:
+        """The states that no move holds, in the order in which they give way, found as it is asked.
+
+        The order is that of this index at `now_ms`: see `key_of`.
+        """
+        ids = (id for level in self._levels(now_ms, ttl_ms) for _, id in level)
+        for id in ids:
+            stored = self.entries[id]
+            if not stored.held:
+                yield stored
+
+    def _levels(self, now_ms: float, ttl_ms: float) -> Iterator[Iterable[Use]]:
+        """The states of each standing at `now_ms`, from the lowest standing to the highest."""
+
+        def idle(use: Use) -> bool:
+            return is_idle(use[0], now_ms, ttl_ms)
+
+        retained = self.by_use[:_LIVE]
+        yield heapq.merge(retained[0], *(takewhile(idle, uses) for uses in retained[1:]))
+        for uses in retained[1:]:
+            yield uses.starting(lambda use: not idle(use))
+        yield from self.by_use[_LIVE:]
+
+    def _stored(self, id: int) -> Stored:
+        stored = self.entries.get(id)
+        assert stored is not None, f"state {id} is not among the {len(self)} stored"
+        return stored
+
+    def _changed(self, before: Stored, after: Stored) -> "TierIndex":
+        return TierIndex(
+            self.entries.put(after.id, after), self.by_digest, self._used(before, after)
+        )
+
+    def _used(
+        self, gone: Stored | None = None, added: Stored | None = None
+    ) -> tuple[OrderedSet[Use], ...]:
+        if gone is not None and added is not None and _place(gone) == _place(added):
+            return self.by_use
+        by_use = list(self.by_use)
+        if gone is not None:
+            standing, use = _place(gone)
+            by_use[standing] = by_use[standing].remove(use)
+        if added is not None:
+            standing, use = _place(added)
+            by_use[standing] = by_use[standing].add(use)
+        return tuple(by_use)
+
+    def check(self) -> None:
+        """Raise AssertionError where what is derived disagrees with the states."""
+        by_digest = Counter(
+            (digest, id)
+            for shard in self.by_digest.shards
+            for digest, ids in shard.items()
+            for id in ids
+        )
+        retained = Counter((one.chain.digests[-1], one.id) for one in self if not one.is_live)
+        assert by_digest == retained, (
+            f"{len(retained)} states are retained, {len(by_digest)} are findable by digest"
+        )
+        for standing, uses in enumerate(self.by_use):
+            wanted = sorted(_place(one)[1] for one in self if _place(one)[0] == standing)
+            assert list(uses) == wanted, (
+                f"standing {standing} lists {len(uses)} states, {len(wanted)} have it"
+            )
+
+
+def ranks_below(one: Stored, other: Stored, now_ms: float, ttl_ms: float) -> bool:
+    """Whether the one gives way before the other."""
+    return key_of(one, now_ms, ttl_ms) < key_of(other, now_ms, ttl_ms)
+
+
+def _place(stored: Stored) -> tuple[int, Use]:
+    """The ordered set that a state lies in, and where in it."""
+    standing = (
+        _LIVE * stored.is_live
+        + _PERSON * (stored.cls is Class.INTERACTIVE)
+        + _RESTORED * (stored.hits > 0)
+    )
+    return standing, (stored.used_ms, stored.id)

@@ -1,0 +1,104 @@
+"""A state that lies below the device, and the order in which such states give way."""
+
+from dataclasses import dataclass
+
+from state.chain import Chain
+from state.retained import Kind, Retained
+from state.spec import PAGE_TOKENS, Class
+
+Key = tuple[bool, bool, bool, float, int]
+"""Compares as the states give way: the lowest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A state below the device: an image and the pages before it.
+
+    Args:
+        id: unique for the life of the process, from the counter of retained states.
+        chain: its tokens. A longer chain is cut to `length`.
+        length: tokens that its image has read; on the grid unless it is live.
+        num_common: leading pages whose bytes their tokens alone decide. All of a retained state's;
+            of a live one the whole pages of the prompt at most, because what decode wrote differs
+            from what prefill would write in the last bits.
+        kind: why it is kept; None for a live sequence that was evicted.
+        cls: the class of the request that left it.
+        owner: the request that a live one belongs to; None for a retained state.
+        hits: how often it was restored from its tier.
+        used_ms: when it was last used: restored, or claimed before it came down.
+        held: moves that read or write its bytes now. One that is held is not given up.
+    """
+
+    id: int
+    chain: Chain
+    length: int
+    num_common: int
+    kind: Kind | None
+    cls: Class
+    owner: int | None
+    hits: int
+    used_ms: float
+    held: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.length > 0, f"state {self.id} stands for {self.length} tokens"
+        if self.chain.num_tokens != self.length:
+            object.__setattr__(self, "chain", self.chain.prefix(self.length))
+        assert 0 <= self.num_common <= self.length // PAGE_TOKENS, (
+            f"state {self.id} has {self.num_common} common pages in {self.length} tokens"
+        )
+        assert self.hits >= 0, f"state {self.id} was restored {self.hits} times"
+        assert self.held >= 0, f"state {self.id} is held {self.held} times"
+        assert (self.kind is None) == (self.owner is not None), (
+            f"state {self.id} is {self.kind or 'live'} and belongs to request {self.owner}"
+        )
+        if self.kind is not None:
+            assert self.num_common * PAGE_TOKENS == self.length, (
+                f"retained state {self.id} has {self.num_common} common pages and {self.length} "
+                f"tokens"
+            )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a request goes on from here; otherwise it is retained for whoever comes."""
+        return self.kind is None
+
+    @property
+    def num_pages(self) -> int:
+        """Pages, the one that is not full included."""
+        return -(-self.length // PAGE_TOKENS)
+
+
+def stored_of(retained: Retained) -> Stored:
+    """What a retained state of the device is in a tier below it, never restored from there."""
+    return Stored(
+        id=retained.id,
+        chain=retained.chain,
+        length=retained.length,
+        num_common=len(retained.table),
+        kind=retained.kind,
+        cls=retained.cls,
+        owner=None,
+        hits=0,
+        used_ms=retained.used_ms,
+    )
+
+
+def is_idle(used_ms: float, now_ms: float, ttl_ms: float) -> bool:
+    """Whether the last use is so long ago that it protects no more."""
+    return now_ms - used_ms > ttl_ms
+
+
+def key_of(stored: Stored, now_ms: float, ttl_ms: float) -> Key:
+    """Sorts states in the order in which they give way.
+
+    Retained before live; agents' before interactive ones; never restored before restored; then
+    the least recently used, then the oldest. A retained state that has been idle longer than
+    `ttl_ms` counts as an agent's that was never restored: otherwise what a person left, or what
+    was once restored, would hold its place for ever against everything new. A live sequence waits
+    and is not idle.
+    """
+    counts = stored.is_live or not is_idle(stored.used_ms, now_ms, ttl_ms)
+    person = counts and stored.cls is Class.INTERACTIVE
+    restored = counts and stored.hits > 0
+    return stored.is_live, person, restored, stored.used_ms, stored.id
