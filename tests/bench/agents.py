@@ -1,0 +1,226 @@
+"""An agent, its tool loops and its subagents through the official client: what each request reused.
+
+usage: python -m tests.bench.agents [--url URL] [--turns N] [--agents N]
+
+Starts a daemon on the embedded model, unless told of one, and drives it with OpenAI's client: a
+conversation of 30 turns with tool loops, a burst of 8 subagents in its midst, a regenerated answer,
+a cancelled and repeated one, and forks in the middle of a message far back. Prints, for each
+request, its prompt, cached and recomputed tokens, against what the documented policy promises
+(`tests.bench.promise`), and ends with status 1 if a request fell short of its promise, claims to
+have resumed more than was ever sent before, or differs from a cold answer.
+"""
+
+import argparse
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.agent_client import Row, Talker
+from tests.bench.agent_story import (
+    LOOPS,
+    Conversation,
+    edited,
+    opening,
+    results,
+    subagents,
+    user_text,
+)
+from tests.daemon.running import running
+
+OWN_SEED = "agents"
+"""Nobody has talked to a daemon that was just started."""
+_HEAD = (
+    "who",
+    "turn",
+    "what",
+    "prompt",
+    "promised",
+    "cached",
+    "recomputed",
+    "kind",
+    "why not more",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is said.
+
+    Args:
+        burst_at: turn in which the subagents run.
+        regenerate_at, cancel_at: turns whose last request is repeated.
+        fork_at: turn after which somebody goes on from the middle of turn `forked`.
+        check_every: every so many turns an answer is compared with a cold one.
+    """
+
+    turns: int
+    agents: int
+    burst_at: int
+    regenerate_at: int
+    cancel_at: int
+    fork_at: int
+    forked: int
+    check_every: int = 4
+
+    @staticmethod
+    def of(turns: int, agents: int) -> "Plan":
+        """The events spread over so many turns."""
+        return Plan(
+            turns=turns,
+            agents=agents,
+            burst_at=max(turns * 2 // 5, 2),
+            regenerate_at=max(turns // 4, 1),
+            cancel_at=max(turns * 3 // 5, 1),
+            fork_at=max(turns * 2 // 3, 1),
+            forked=max(turns // 3 // 5 * 5, 1),
+        )
+
+
+def play(talker: Talker, plan: Plan, seed: str) -> None:
+    """Everything that is said, in order; the rows are the talker's."""
+    main = opening(seed)
+    past: list[Conversation] = []
+    for turn in range(1, plan.turns + 1):
+        main.say(user_text(seed, turn))
+        past.append(_copy(main, main.name))
+        for step in range(LOOPS[(turn - 1) % len(LOOPS)]):
+            talker.ask(main, "tool loop" if step else "turn")
+            main.loop(f"{seed} {turn} {step}", results(seed, turn, step))
+        if turn == plan.burst_at:
+            talker.ask(main, "tool loop" if main.step else "turn")
+            reports = _burst(talker, plan, seed)
+            main.loop(f"{seed} {turn} burst", reports, tool="start_agent")
+        what = "return" if turn == plan.burst_at else ("tool loop" if main.step else "turn")
+        content = talker.ask(main, what, check=turn % plan.check_every == 1)
+        if turn == plan.regenerate_at:
+            talker.ask(main, "regenerate", temperature=0.9)
+            talker.ask(main, "retry", check=True)
+        if turn == plan.cancel_at:
+            talker.cancel(main, "cancelled")
+            talker.ask(main, "retry", check=True)
+        if turn == plan.fork_at:
+            _forks(talker, past[plan.forked - 1], seed)
+        main.close(f"{seed} {turn}", content)
+
+
+def _burst(talker: Talker, plan: Plan, seed: str) -> list[str]:
+    """All subagents at once, each with a loop of its own; what they report."""
+    agents = list(subagents(seed, plan.agents))
+    answers = talker.ask_together(agents, "burst")
+
+    def run(place: int) -> str:
+        agent, content = agents[place], answers[place]
+        for step in range(3 + place % 3):
+            agent.loop(f"{seed} {agent.name} {step}", results(f"{seed} {agent.name}", 0, step))
+            content = talker.ask(agent, "tool loop", check=step == 2 and place % 4 == 0)
+        return content
+
+    with ThreadPoolExecutor(len(agents)) as threads:
+        return list(threads.map(run, range(len(agents))))
+
+
+def _forks(talker: Talker, then: Conversation, seed: str) -> None:
+    """Three ways to go on from the middle of a message: the second pays for the third."""
+    text = str(then.messages[-1]["content"])
+    for number in (1, 2, 3):
+        fork = _copy(then, f"fork {number}")
+        fork.messages[-1] = {"role": "user", "content": edited(text, f"{seed} fork {number}")}
+        talker.ask(fork, "fork", check=number != 2)
+
+
+def _copy(one: Conversation, name: str) -> Conversation:
+    return Conversation(name, one.model, list(one.messages), one.tools, one.turn, one.step)
+
+
+def report(talker: Talker, seed: str) -> int:
+    """Print the table and what it adds up to; the exit status."""
+    rows = talker.rows
+    lines = [_line(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(_HEAD, *lines, strict=True)]
+    for line in (_HEAD, *lines):
+        cells = [
+            cell.rjust(width) if 3 <= place <= 6 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    print()
+    for name, mine in _groups(rows):
+        prompt, cached = sum(row.prompt for row in mine), sum(row.cached for row in mine)
+        promised = sum(row.promise.ample for row in mine)
+        print(
+            f"{name:<6} {len(mine):4} requests, {prompt:9,} prompt tokens: {promised:9,} promised, "
+            f"{cached:9,} cached ({cached / prompt:.1%}), {prompt - cached:8,} recomputed"
+        )
+    used, slots = talker.slots()
+    checked = [row for row in rows if row.same is not None]
+    short = [row for row in rows if row.verdict(used, slots) == "slots"]
+    print(f"\nseed {seed}; {used} of {slots} slots hold a state at the end")
+    print(f"{len(checked)} answers compared with cold ones, {sum(map(_is_same, checked))} equal")
+    for row in short:
+        print(
+            f"no slot was left for what {row.who}, turn {row.turn} ({row.what}) asked: "
+            f"{row.promise.ample - row.cached} tokens fewer than with more slots ({row.why})"
+        )
+    wrong = [row for row in rows if row.verdict(used, slots) not in ("", "slots")]
+    for row in wrong:
+        print(f"FAILED: {row.who}, turn {row.turn} ({row.what}): {row.verdict(used, slots)}")
+    print("every promise was kept" if not wrong else f"{len(wrong)} of {len(rows)} requests failed")
+    return 1 if wrong else 0
+
+
+def _is_same(row: Row) -> bool:
+    return row.same is True
+
+
+def _groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    kinds = dict.fromkeys(row.who.partition(" ")[0] for row in rows)
+    groups = [(kind, [row for row in rows if row.who.startswith(kind)]) for kind in kinds]
+    return [*groups, ("all", list(rows))]
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    mark = {None: "", True: " =", False: " ≠"}[row.same]
+    return (
+        row.who,
+        f"{row.turn}.{row.step}",
+        row.what + mark,
+        str(row.prompt),
+        str(row.promise.ample),
+        str(row.cached),
+        str(row.prompt - row.cached),
+        row.kind or "-",
+        row.why or "",
+    )
+
+
+def main() -> int:
+    """Read the arguments, find or start the daemon, play, report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="of a daemon; one is started without it")
+    parser.add_argument("--api-key", default="none")
+    parser.add_argument("--slots", type=int, help="of the daemon that is started")
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--seed", help="of the texts; drawn anew for a daemon that runs already")
+    arguments = parser.parse_args()
+    plan = Plan.of(arguments.turns, arguments.agents)
+    if arguments.url is not None:
+        seed = arguments.seed or secrets.token_hex(4)
+        return _played(arguments.url, arguments.api_key, plan, seed)
+    flags = ["--reuse-retained-host", str(arguments.slots)] if arguments.slots else []
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder), *flags) as daemon:
+        return _played(daemon.url, arguments.api_key, plan, arguments.seed or OWN_SEED)
+
+
+def _played(url: str, api_key: str, plan: Plan, seed: str) -> int:
+    with Talker(url, api_key) as talker:
+        play(talker, plan, seed)
+        return report(talker, seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
