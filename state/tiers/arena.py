@@ -9,6 +9,7 @@ holds its cells, is not findable, and nobody shares the cells that are still to 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -191,18 +192,17 @@ class Arena:
         """
         assert stored.id not in self.places, f"state {stored.id} is in the arena already"
         shared: tuple[int, ...] = ()
-        arena = self
         if placement.source is not None:
             shared = self.located(placement.source).page_cells[: placement.num_shared]
-            arena = arena._counted(shared, 1)
-        for victim in placement.victims:
-            arena = arena.drop(victim.id)
-        free = np.flatnonzero(arena.counts == 0)[: placement.num_new]
+        arena = self._without(placement.victims)
+        counts = arena.counts.copy()
+        counts[_numbers(shared)] += 1
+        free = np.flatnonzero(counts == 0)[: placement.num_new]
         assert free.size == placement.num_new, (
             f"planned to take {placement.num_new} cells for state {stored.id}, {free.size} are free"
         )
+        counts[free] = 1
         taken = tuple(free.tolist())
-        arena = arena._counted(taken, 1)
         place = Located(
             image_cells=taken[: self.image_cells],
             page_cells=shared + taken[self.image_cells :],
@@ -211,8 +211,12 @@ class Arena:
         assert len(place.page_cells) == stored.num_pages, (
             f"planned {len(place.page_cells)} pages for state {stored.id} of {stored.num_pages}"
         )
-        pending = arena.pending | {stored.id: stored}
-        return replace(arena, pending=pending, places=arena.places.put(stored.id, place)), place
+        return replace(
+            arena,
+            counts=_frozen(counts),
+            places=arena.places.put(stored.id, place),
+            pending=arena.pending | {stored.id: stored},
+        ), place
 
     def land(self, id: int) -> "Arena":
         """The bytes of a pending state have come: it is findable, and others share its pages.
@@ -235,7 +239,7 @@ class Arena:
             arena,
             places=self.places.put(id, Located(place.image_cells, cells)),
             index=self.index.insert(stored),
-            pending=_without(self.pending, id),
+            pending=_except(self.pending, id),
             beginnings=self.beginnings.add(_begins(stored)),
         )
 
@@ -243,19 +247,13 @@ class Arena:
         """A pending state will not come; its cells are given back."""
         self._pending(id)
         arena = self._counted(self.places[id].cells, -1)
-        return replace(arena, places=self.places.drop(id), pending=_without(self.pending, id))
+        return replace(arena, places=self.places.drop(id), pending=_except(self.pending, id))
 
     def drop(self, id: int) -> "Arena":
         """A state that has landed, and that no move holds, is gone."""
         stored = self.index.get(id)
         assert stored is not None, f"state {id} has not landed or is not in the arena"
-        index = self.index.remove(id)
-        return replace(
-            self._counted(self.places[id].cells, -1),
-            places=self.places.drop(id),
-            index=index,
-            beginnings=self.beginnings.remove(_begins(stored)),
-        )
+        return self._without((stored,))
 
     def touch(self, id: int, now_ms: float) -> "Arena":
         """A state was restored."""
@@ -277,6 +275,60 @@ class Arena:
         """Cells that would be free if the state left."""
         return int(np.count_nonzero(self.counts[_numbers(self.located(id).cells)] == 1))
 
+    def _without(self, victims: tuple[Stored, ...]) -> "Arena":
+        """The arena without some that have landed."""
+        counts = self.counts.copy()
+        index, places, beginnings = self.index, self.places, self.beginnings
+        for victim in victims:
+            index = index.remove(victim.id)
+            counts[_numbers(places[victim.id].cells)] -= 1
+            places = places.drop(victim.id)
+            beginnings = beginnings.remove(_begins(victim))
+        return replace(
+            self, counts=_frozen(counts), index=index, places=places, beginnings=beginnings
+        )
+
+    def check(self) -> None:
+        """Raise AssertionError where cells, places and states contradict each other."""
+        self.index.check()
+        states = {one.id: one for one in (*self.index, *self.pending.values())}
+        assert len(states) == len(self.index) + len(self.pending), (
+            f"of {len(states)} states some are landed and pending"
+        )
+        assert dict(self.places.items()).keys() == states.keys(), (
+            f"{len(self.places)} states lie somewhere, {len(states)} are known"
+        )
+        landed = sorted(_begins(one) for one in self.index)
+        assert list(self.beginnings) == landed, f"{len(landed)} states are not in order"
+        wanted = np.zeros_like(self.counts)
+        for one in states.values():
+            self._check_place(one, self.places[one.id])
+            wanted[_numbers(self.places[one.id].cells)] += 1
+        for cell in np.flatnonzero(wanted != self.counts):
+            raise AssertionError(
+                f"cell {cell} has {self.counts[cell]} holders and is listed {wanted[cell]} times"
+            )
+        _check_shared(states, self.places)
+        for (*_, one_id), (*_, next_id) in pairwise(self.beginnings):
+            both = _num_common(states[one_id], states[next_id])
+            cells = self.places[one_id].page_cells[:both], self.places[next_id].page_cells[:both]
+            assert cells[0] == cells[1], f"states {one_id} and {next_id} do not share {both} pages"
+
+    def _check_place(self, stored: Stored, place: Located) -> None:
+        id, num_pages = stored.id, stored.num_pages
+        assert len(place.image_cells) == self.image_cells, (
+            f"the image of state {id} lies in {len(place.image_cells)} cells"
+        )
+        assert len(place.page_cells) == num_pages, (
+            f"state {id} has {len(place.page_cells)} cells for {num_pages} pages"
+        )
+        assert len(set(place.cells)) == len(place.cells), f"state {id} lists a cell twice"
+        first = num_pages - len(place.missing)
+        assert place.missing == tuple(range(first, num_pages)), f"state {id} lacks pages inside"
+        assert id in self.pending or not place.missing, f"state {id} landed without all its pages"
+        alone = place.image_cells + place.page_cells[min(first, stored.num_common) :]
+        assert (self.counts[_numbers(alone)] == 1).all(), f"state {id} shares what is its own"
+
     def _pending(self, id: int) -> Stored:
         stored = self.pending.get(id)
         assert stored is not None, f"state {id} is not among the {len(self.pending)} pending"
@@ -287,17 +339,37 @@ class Arena:
         source, most = None, 0
         for near in self.beginnings.around(_begins(stored)):
             if near is not None:
-                other = self.index.entries[near[2]]
-                tokens = stored.chain.num_shared(other.chain)
-                pages = min(tokens // PAGE_TOKENS, stored.num_common, other.num_common)
+                pages = _num_common(stored, self.index.entries[near[2]])
                 if pages > most:
-                    source, most = other.id, pages
+                    source, most = near[2], pages
         return source, most
 
     def _counted(self, cells: tuple[int, ...], step: int) -> "Arena":
         counts = self.counts.copy()
         counts[_numbers(cells)] += step
         return replace(self, counts=_frozen(counts))
+
+
+def _num_common(one: Stored, other: Stored) -> int:
+    """Leading pages that are the same bytes in both."""
+    shared_pages = one.chain.num_shared(other.chain) // PAGE_TOKENS
+    return min(shared_pages, one.num_common, other.num_common)
+
+
+def _check_shared(states: dict[int, Stored], places: ShardMap[Located]) -> None:
+    """A cell that several hold is the same common page of all of them."""
+    holder: dict[int, tuple[int, int]] = {}
+    depth: dict[tuple[int, int], int] = {}
+    for id in states:
+        for page, cell in enumerate(places[id].page_cells):
+            first_id, first_page = holder.setdefault(cell, (id, page))
+            assert page == first_page, f"cell {cell} is page {page} of {id}, not of {first_id}"
+            depth[id, first_id] = page + 1
+    for (id, first_id), num_pages in depth.items():
+        both = _num_common(states[id], states[first_id])
+        assert id == first_id or num_pages <= both, (
+            f"states {id} and {first_id} share {num_pages} pages, {both} are the same"
+        )
 
 
 def _begins(stored: Stored) -> Begins:
@@ -313,5 +385,5 @@ def _frozen(counts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return counts
 
 
-def _without(pending: dict[int, Stored], id: int) -> dict[int, Stored]:
+def _except(pending: dict[int, Stored], id: int) -> dict[int, Stored]:
     return {key: one for key, one in pending.items() if key != id}
