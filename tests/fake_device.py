@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ignisd.engine.types import PrefillWork, Round, RoundResult, SamplingParams
+from ignisd.engine.moves import Lower
+from ignisd.engine.types import LaneStart, PrefillWork, Round, RoundResult, SamplingParams
 from state.spec import PAGE_TOKENS
 
 VOCABULARY = 509
@@ -95,6 +96,7 @@ class FakeDevice:
     num_lanes: int
     num_slots: int
     chunk_tokens: int
+    num_cells: int = 0
     loses: Callable[[int], bool] = lambda position: False
     rounds: list[Round] = field(default_factory=list)
 
@@ -102,21 +104,24 @@ class FakeDevice:
         self.pages = np.full((self.num_pages, PAGE_TOKENS), POISON, np.int64)
         self.lanes = [Lane() for _ in range(self.num_lanes)]
         self.slots: list[Image | None] = [None] * self.num_slots
+        self.cells = np.full((self.num_cells, PAGE_TOKENS), POISON, np.int64)
+        self.images: dict[int, Image] = {}
 
     def run(self, work: Round) -> object:
         """Execute a round; the returned handle is its result."""
         self.rounds.append(work)
         tokens: dict[int, int] = {}
+        for lower in work.lowers:
+            self.lower(lower)
         captured = [
             self.write_slot(save.slot, self.lanes[save.lane].image, save.position)
             for save in work.saves
             if not self.loses(save.position)
         ]
+        for up in work.raises:
+            self.pages[list(up.pages)] = self.cells[list(up.cells)]
         for start in work.starts:
-            image = EMPTY if start.slot is None else self.read_slot(start.slot)
-            if image.position != start.position:
-                raise Disagreement(f"start at {start.position} from an image at {image.position}")
-            self.lanes[start.lane] = Lane(image, start.sampling)
+            self.start(start, captured)
         if work.prefill is not None:
             self.prefill(work.prefill, captured, tokens)
         for step in work.decode:
@@ -132,6 +137,50 @@ class FakeDevice:
             tokens[step.sequence_id] = lane.last_token
         rows = 0 if work.prefill is None else len(work.prefill.tokens)
         return RoundResult(work.number, tokens, tuple(captured), rows)
+
+    def lower(self, work: Lower) -> None:
+        """Copy pages and perhaps an image to cells."""
+        self.cells[list(work.cells)] = self.pages[list(work.pages)]
+        if not work.image_cells:
+            return
+        if work.lane is not None:
+            self.write_cells(work.image_cells, self.lanes[work.lane].image)
+        elif work.slot is not None:
+            self.write_cells(work.image_cells, self.read_slot(work.slot))
+
+    def write_cells(self, cells: tuple[int, ...], image: Image) -> None:
+        """Spread an image over cells, so that the loss of any of them is noticed."""
+        for number, cell in enumerate(cells):
+            self.cells[cell] = POISON
+            self.cells[cell, :3] = (image.history % 2**62, image.position, number)
+            self.images[cell] = image
+
+    def read_cells(self, cells: tuple[int, ...]) -> Image:
+        """The image that these cells hold together."""
+        images = {self.images.get(cell) for cell in cells}
+        image = images.pop()
+        if images or image is None:
+            raise Disagreement(f"cells {cells} hold parts of several images, or of none")
+        for number, cell in enumerate(cells):
+            if tuple(self.cells[cell, :3]) != (image.history % 2**62, image.position, number):
+                raise Disagreement(f"cell {cell} was written by something else")
+        return image
+
+    def start(self, work: LaneStart, captured: list[int]) -> None:
+        """Begin in a lane, or go on there."""
+        image = EMPTY
+        if work.image_cells:
+            image = self.read_cells(work.image_cells)
+        elif work.slot is not None:
+            image = self.read_slot(work.slot)
+        if image.position != work.position:
+            raise Disagreement(f"start at {work.position} from an image at {image.position}")
+        if work.keep_slot is not None:
+            captured.append(self.write_slot(work.keep_slot, image, work.position))
+        lane = Lane(image, work.sampling)
+        if work.answer is not None:
+            lane.last_token = int(work.answer[-1])
+        self.lanes[work.lane] = lane
 
     def fetch(self, handle: object) -> RoundResult:
         """The result of a dispatched round."""

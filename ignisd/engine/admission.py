@@ -3,34 +3,33 @@
 from bisect import bisect_left
 from dataclasses import replace
 
+from ignisd.engine.accounts import account, claimed, cuts_of
+from ignisd.engine.eviction import compute_anew, evict_for_entry
+from ignisd.engine.restoring import brought_up, look_below
 from ignisd.engine.room import gainable, make_room
-from ignisd.engine.types import LaneStart, Phase, Place, Request, Reuse, Tier
-from ignisd.engine.volatile import Volatile
+from ignisd.engine.types import LaneStart, Phase, Request
 from ignisd.engine.world import (
+    Below,
+    Look,
     Sequence,
     World,
-    count,
     free_lane,
-    notice,
     pages_for,
     standing,
-    tally,
     with_sequence,
 )
 from state.chain import Chain
 from state.retained import Kind
-from state.retention import Cut, Marks
+from state.retention import Cut
 from state.reuse import Match, Miss, MissReason
 from state.spec import PAGE_TOKENS
-
-NO_MARKS = Marks()
 
 
 def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]]:
     """Admit from the queue in order of standing until one must wait for a lane or for pages.
 
     Nobody overtakes a request that waits for these, or a large one could wait for ever. A request
-    that waits for another's prefix holds nobody up.
+    that waits for another's prefix holds nobody up. Evicted sequences wait in the same order.
     """
     starts: list[LaneStart] = []
     waiting = sorted(
@@ -38,23 +37,45 @@ def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]
         key=lambda seq: standing(seq, world.limits, now_ms),
     )
     for seq in waiting:
+        if seq.phase is Phase.EVICTED and seq.held:
+            continue
         lane = free_lane(world)
         if lane is None:
+            world = evict_for_entry(world, seq, 0, now_ms)
             break
-        if seq.looked is None or seq.looked[0] is not world.index:
-            seq = replace(seq, looked=(world.index, look_up(world, seq.request)))
-            world = with_sequence(world, seq)
-        assert seq.looked is not None
-        found = seq.looked[1]
-        world = mark_partings(world, seq.request, found)
-        if awaits_leader(world, seq.request, found):
+        if seq.phase is Phase.EVICTED:
+            resumed = _resume(world, seq, lane, now_ms)
+            if resumed is None:
+                break
+            world = resumed
             continue
-        admitted = _admit(world, seq, found, lane, now_ms)
+        world, seq, look = _looked(world, seq)
+        world = mark_partings(world, seq.request, look.found)
+        if awaits_leader(world, seq.request, look.found):
+            continue
+        admitted = _admit(world, seq, look, lane, now_ms)
         if admitted is None:
+            wanted = wanted_pages(world, seq, look.found, now_ms)
+            world = evict_for_entry(world, seq, wanted, now_ms)
             break
         world, start = admitted
-        starts.append(start)
+        starts += start
     return world, tuple(starts)
+
+
+def _looked(world: World, seq: Sequence) -> tuple[World, Sequence, Look]:
+    """What the tiers have for a request; they are asked again only when one of them has changed."""
+    look = seq.looked
+    tiers = world.tiers
+    arena = None if tiers is None else tiers.arena.index
+    shelf = None if tiers is None or tiers.shelf is None else tiers.shelf.index
+    asked = (world.index, arena, shelf)
+    if look is None or any(one is not now for one, now in zip(look.asked, asked, strict=True)):
+        found, below = look_below(world, seq.request, look_up(world, seq.request))
+        look = Look(asked, found, below)
+        seq = replace(seq, looked=look)
+        world = with_sequence(world, seq)
+    return world, seq, look
 
 
 def look_up(world: World, request: Request) -> Match | Miss:
@@ -126,8 +147,14 @@ def _parting(one: Chain, other: Chain) -> int:
 
 def entry_pages(world: World, seq: Sequence) -> int:
     """Pages that a request is charged for when it enters: its prompt and one step of answer."""
-    prompt = seq.request.prompt_tokens
-    return pages_for(min(seq.total_tokens, prompt + world.limits.step_tokens))
+    read = max(seq.request.prompt_tokens, seq.position)
+    return pages_for(min(seq.total_tokens, read + world.limits.step_tokens))
+
+
+def wanted_pages(world: World, seq: Sequence, found: Match | Miss, now_ms: float) -> int:
+    """Pages that a request must find free, or held by what gives way to it."""
+    shared = len(found.retained.table) if isinstance(found, Match) else 0
+    return entry_pages(world, seq) - shared + headroom_pages(world, seq, now_ms)
 
 
 def headroom_pages(world: World, seq: Sequence, now_ms: float) -> int:
@@ -145,16 +172,14 @@ def headroom_pages(world: World, seq: Sequence, now_ms: float) -> int:
     return min(wanted, pages_for(limits.headroom_steps * limits.step_tokens))
 
 
-def _admit(
-    world: World, seq: Sequence, found: Match | Miss, lane: int, now_ms: float
-) -> tuple[World, LaneStart] | None:
-    """The world with the request in a lane, or None when its pages cannot be had.
+def _paged(
+    world: World, seq: Sequence, shared: tuple[int, ...], now_ms: float
+) -> tuple[World, tuple[int, ...]] | None:
+    """The world with the pages that a request enters with, or None when they cannot be had.
 
-    The pages of the match are shared first, so that making room cannot free them. What does not
-    fit is dropped as a value: nothing has to be given back.
+    Shared pages are taken first, so that making room cannot free them. What does not fit is
+    dropped as a value: nothing has to be given back.
     """
-    request = seq.request
-    shared = found.retained.table if isinstance(found, Match) else ()
     num_new = entry_pages(world, seq) - len(shared)
     headroom = headroom_pages(world, seq, now_ms)
     trial = replace(world, pages=world.pages.share(shared))
@@ -163,119 +188,114 @@ def _admit(
     roomy = make_room(trial, num_new, now_ms)
     if roomy is None:
         return None
-    world = roomy
-    pages, new = world.pages.take(num_new)
-    length = found.length
-    world, cuts = _cuts(world, request, found, now_ms)
-    world, reuse = _account(world, request, found)
+    pages, new = roomy.pages.take(num_new)
+    queue = tuple(key for key in world.queue if key != seq.request.id)
+    return replace(roomy, pages=pages, queue=queue), (*shared, *new)
+
+
+def _admit(
+    world: World, seq: Sequence, look: Look, lane: int, now_ms: float
+) -> tuple[World, tuple[LaneStart, ...]] | None:
+    """The world with the request in a lane, or None when its pages cannot be had.
+
+    It starts in this round, or restores first.
+    """
+    request, found = seq.request, look.found
+    if look.below is not None:
+        restoring = _restore(world, seq, found, look.below, lane, now_ms)
+        if restoring is not None:
+            return restoring, ()
+    shared = found.retained.table if isinstance(found, Match) else ()
+    paged = _paged(world, seq, shared, now_ms)
+    if paged is None:
+        return None
+    world, table = paged
+    if seq.corrupt and isinstance(found, Miss):
+        found = replace(found, reason=MissReason.CORRUPT)
+    world = claimed(world, request, found, now_ms)
+    world, reuse = account(world, request, found)
+    cuts = cuts_of(world, request, found)
     seq = replace(
         seq,
         phase=Phase.PREFILLING,
         lane=lane,
         looked=None,
-        table=(*shared, *new),
-        position=length,
-        cuts=cuts,
-        kept_at=length,
-        reuse=reuse,
+        table=table,
+        position=found.length,
+        cuts=tuple(cut for cut in cuts if cut.position > found.length),
+        kept_at=found.length,
+        reuse=seq.reuse if seq.told else reuse,
         parent_id=found.retained.id if isinstance(found, Match) else None,
         start_round=world.next_round,
+        spared_until_ms=_spared_until(world, seq, now_ms),
         timings=replace(seq.timings, admitted_ms=now_ms),
-    )
-    world = replace(
-        world, pages=pages, queue=tuple(key for key in world.queue if key != request.id)
     )
     start = LaneStart(
         lane=lane,
         slot=found.retained.slot if isinstance(found, Match) else None,
-        position=length,
+        position=found.length,
         sampling=request.sampling,
         prompt=request.chain.tokens,
     )
-    return with_sequence(world, seq), start
+    return with_sequence(world, seq), (start,)
 
 
-def _cuts(
-    world: World, request: Request, found: Match | Miss, now_ms: float
-) -> tuple[World, tuple[Cut, ...]]:
-    """Where the request's prefill will be cut beyond what it claims; the claim is noted.
-
-    Where it parts from what was seen before, beyond the claim, its own state is cut: the next
-    sibling resumes there. What it claims takes the kind that the request would have cut it for, if
-    that is higher.
-    """
-    if not (world.limits.reuse and request.reuse):
-        return world, ()
-    parts = found.diverged_at is not None and found.lost_tokens > 0
-    junctions = (found.matched_tokens,) if parts else ()
-    cuts = world.policy.cuts(request.marks, request.prompt_tokens, 0, junctions)
-    if isinstance(found, Match) and found.retained.id in world.index:
-        index = world.index.touch(found.retained.id, now_ms)
-        for cut in cuts:
-            if cut.position == found.length:
-                index = index.promote(found.retained.id, cut.kind)
-        world = replace(world, index=index)
-    return world, tuple(cut for cut in cuts if cut.position > found.length)
+def _spared_until(world: World, seq: Sequence, now_ms: float) -> float:
+    """Until when no other class takes the place of a request that has waited so long for it."""
+    aged = now_ms - seq.request.arrival_ms >= world.limits.ageing_ms
+    return now_ms + world.limits.ageing_ms if aged else 0.0
 
 
-def _account(world: World, request: Request, found: Match | Miss) -> tuple[World, Reuse]:
-    """What the request is told of its reuse, counted: at admission and not before, so that waiting
-    counts nothing twice.
-    """
-    world, volatile = _first_segment(world, request, found)
-    reuse = reuse_of(world, found, request.marks)
-    reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
-    world = count(
-        world,
-        lookups=1,
-        queried_tokens=request.prompt_tokens,
-        matched_tokens=found.matched_tokens,
-        lost_tokens=found.lost_tokens,
-        volatile=volatile is not None,
+def _restore(
+    world: World, seq: Sequence, found: Match | Miss, below: Below, lane: int, now_ms: float
+) -> World | None:
+    """The world in which a request restores a state; None when it cannot, and enters without it."""
+    world_with = brought_up(world, below.stored, now_ms)
+    if world_with is None:
+        return None
+    shared = found.retained.table if isinstance(found, Match) else ()
+    paged = _paged(world_with, seq, shared, now_ms)
+    if paged is None:
+        return None
+    world, table = paged
+    seq = replace(
+        seq,
+        phase=Phase.RESTORING,
+        lane=lane,
+        looked=None,
+        table=table,
+        position=found.length,
+        stored_id=below.stored.id,
+        moved_pages=len(shared),
+        found=found,
+        spared_until_ms=_spared_until(world, seq, now_ms),
+        timings=replace(seq.timings, admitted_ms=now_ms),
     )
-    if isinstance(found, Miss):
-        return tally(world, "misses", found.reason), reuse
-    return tally(world, "hits", found.retained.kind), reuse
+    return with_sequence(world, seq)
 
 
-def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reuse:
-    """What a request with these marks reports that resumes there, or why it does not resume."""
-    parted = found.diverged_at
-    reuse = Reuse(
-        cached_tokens=found.length,
-        matched_tokens=found.matched_tokens,
-        diverged_at=parted,
-        segment=None if parted is None else marks.segment_at(parted),
+def _resume(world: World, seq: Sequence, lane: int, now_ms: float) -> World | None:
+    """The world in which an evicted sequence comes up again; None while it must wait."""
+    tiers = world.tiers
+    assert tiers is not None
+    assert seq.stored_id is not None
+    stored = tiers.arena.index.get(seq.stored_id) or tiers.on_shelf(seq.stored_id)
+    assert stored is not None, f"nothing lies below of request {seq.request.id}, which is evicted"
+    coming = brought_up(world, stored, now_ms)
+    if coming is None:
+        # What fills the arena may be on its way to files; else it fills it for good.
+        return None if tiers.writing or tiers.reading else compute_anew(world, seq)
+    paged = _paged(coming, seq, (), now_ms)
+    if paged is None:
+        return None
+    world, table = paged
+    seq = replace(
+        seq,
+        phase=Phase.RESTORING,
+        lane=lane,
+        table=table,
+        position=0,
+        found=None,
+        spared_until_ms=_spared_until(world, seq, now_ms),
     )
-    if isinstance(found, Miss):
-        return replace(reuse, miss=found)
-    held = found.retained
-    return replace(
-        reuse,
-        kind=held.kind,
-        tier=Tier.DEVICE,
-        place=Place.HOST if world.slots.is_host(held.slot) else Place.DEVICE,
-        shortfall=found.shortfall,
-    )
-
-
-def _first_segment(
-    world: World, request: Request, found: Match | Miss
-) -> tuple[World, Volatile | None]:
-    """Compare the request's system block with those before it."""
-    system_end = request.marks.system_end
-    if system_end is None or not (world.limits.reuse and request.reuse):
-        return world, None
-    shared = found.matched_tokens if found.diverged_at is None else found.diverged_at
-    segments, volatile = world.first_segments.seen(request.chain, system_end, shared)
-    world = replace(world, first_segments=segments)
-    if volatile is not None and volatile.warn:
-        world = notice(
-            world,
-            "volatile system prompt",
-            id=request.name,
-            offset=volatile.offset,
-            system_tokens=system_end,
-            in_a_row=volatile.in_a_row,
-        )
-    return world, volatile
+    return with_sequence(world, seq)

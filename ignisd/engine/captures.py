@@ -100,6 +100,24 @@ def _with_kept(world: World, seq: Sequence, cut: Cut) -> World | None:
     return None
 
 
+def keep_restored(
+    world: World, seq: Sequence, kind: Kind, length: int, now_ms: float
+) -> tuple[World, int | None]:
+    """A slot for a copy of the image that a sequence resumes from, if its rank finds one.
+
+    So the next request finds the state on the device; without a slot it restores as this one did.
+    """
+    chain = seq.request.chain
+    if world.index.find(chain, length) is not None:
+        return world, None
+    wish = Wish(kind, chain, length, seq.table[: length // PAGE_TOKENS], seq.request.cls)
+    reserved = reserve_slot(world, wish, now_ms)
+    if isinstance(reserved, SkipReason):
+        return skip(world, SkipReason.RESTORED), None
+    world, slot = reserved
+    return _add_pending(world, wish, slot, seq.request.id, None), slot
+
+
 def _add_pending(
     world: World, wish: Wish, slot: int, sequence_id: int, parent_id: int | None
 ) -> World:

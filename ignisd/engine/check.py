@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import replace
 
-from ignisd.engine.admission import awaits_leader, entry_pages, headroom_pages, look_up
+from ignisd.engine.admission import awaits_leader, look_up, wanted_pages
 from ignisd.engine.room import gainable
 from ignisd.engine.types import Phase, Round
-from ignisd.engine.world import World, free_lane, standing
+from ignisd.engine.world import Sequence, World, free_lane, standing
 from state.check import check_ledgers, stranded
 from state.reuse import Match
 from state.spec import PAGE_TOKENS
@@ -18,11 +18,11 @@ def check_world(world: World) -> None:
         world.pages,
         world.slots,
         world.index,
-        {seq.request.id: seq.table for seq in world.running},
+        {key: seq.table for key, seq in world.sequences.items()},
         lanes={seq.request.id: seq.lane for seq in world.running if seq.lane is not None},
         captures={one.slot: one.retained_id for one in world.pending},
         moves=[one.table for one in world.pending] + [one.table for one in world.interrupted],
-        written={seq.request.id: seq.position for seq in world.running},
+        written={key: seq.position for key, seq in world.sequences.items() if seq.table},
     )
     lost = stranded(world.pages, world.slots, world.index)
     assert not lost, f"retained states {lost} lack their pages or their slot"
@@ -38,28 +38,40 @@ def check_world(world: World) -> None:
 
 
 def _check_sequences(world: World) -> None:
-    queued = [key for key, seq in world.sequences.items() if seq.phase is Phase.QUEUED]
+    waiting = (Phase.QUEUED, Phase.EVICTED)
+    queued = [key for key, seq in world.sequences.items() if seq.phase in waiting]
     assert sorted(world.queue) == sorted(queued), f"queue {world.queue}, phases say {queued}"
     for key, seq in world.sequences.items():
-        prompt = seq.request.prompt_tokens
-        if seq.phase is Phase.QUEUED:
-            assert seq.lane is None, f"request {key} is queued and holds lane {seq.lane}"
-            assert not seq.table, f"request {key} is queued and holds {len(seq.table)} pages"
-            continue
+        stands = seq.issued + seq.replaying
+        assert len(seq.answer) <= stands, f"request {key}: {len(seq.answer)} fetched, {stands} due"
+        assert seq.reuse.cached_tokens < seq.request.prompt_tokens, f"request {key} reads nothing"
+        if seq.phase in waiting:
+            assert seq.lane is None, f"request {key} is {seq.phase} and holds lane {seq.lane}"
+            assert not seq.table, f"request {key} is {seq.phase} and holds {len(seq.table)} pages"
+        else:
+            _check_placed(world, seq)
+        below = seq.phase in (Phase.EVICTED, Phase.RESTORING)
+        assert not below or seq.stored_id is not None, f"request {key} is {seq.phase} from nothing"
+        assert below or seq.phase is Phase.EVICTING or seq.stored_id is None, (
+            f"request {key} is {seq.phase} and lies below as {seq.stored_id}"
+        )
+
+
+def _check_placed(world: World, seq: Sequence) -> None:
+    key, prompt = seq.request.id, seq.request.prompt_tokens
+    if seq.phase is not Phase.EVICTING:
         assert seq.lane is not None, f"request {key} runs without a lane"
         assert 0 <= seq.lane < world.limits.num_lanes, f"request {key} is in lane {seq.lane}"
-        capacity = len(seq.table) * PAGE_TOKENS
-        assert seq.position <= capacity, f"request {key}: {seq.position} tokens in {capacity}"
-        assert seq.reuse.cached_tokens < prompt, f"request {key} has nothing left to read"
-        assert seq.generated <= seq.issued, f"request {key}: {seq.generated} of {seq.issued}"
-        if seq.phase is Phase.PREFILLING:
-            assert seq.position < prompt, f"request {key} has read its {prompt} tokens"
-            assert seq.position % PAGE_TOKENS == 0, f"request {key} stands at {seq.position}"
-            assert all(cut.position > seq.position for cut in seq.cuts), f"request {key}: old cut"
-        else:
-            assert not seq.cuts, f"request {key} decodes with cuts {seq.cuts}"
-            stands = prompt + seq.issued - 1
-            assert seq.position == stands, f"request {key} at {seq.position}, not {stands}"
+    capacity = len(seq.table) * PAGE_TOKENS
+    assert seq.position <= capacity, f"request {key}: {seq.position} tokens in {capacity}"
+    if seq.phase is Phase.PREFILLING:
+        assert seq.position < prompt, f"request {key} has read its {prompt} tokens"
+        assert seq.position % PAGE_TOKENS == 0, f"request {key} stands at {seq.position}"
+        assert all(cut.position > seq.position for cut in seq.cuts), f"request {key}: old cut"
+    if seq.phase is Phase.DECODING:
+        assert not seq.cuts, f"request {key} decodes with cuts {seq.cuts}"
+        stands = prompt + seq.issued - 1
+        assert seq.position == stands, f"request {key} at {seq.position}, not {stands}"
 
 
 def _check_captures(world: World) -> None:
@@ -84,11 +96,13 @@ def check_planned(world: World, work: Round | None, now_ms: float) -> None:
         return
     waiting = [world.sequences[key] for key in world.queue]
     for seq in sorted(waiting, key=lambda seq: standing(seq, world.limits, now_ms)):
+        if seq.phase is Phase.EVICTED:
+            return
         found = look_up(world, seq.request)
         if awaits_leader(world, seq.request, found):
             continue
         shared = found.retained.table if isinstance(found, Match) else ()
-        wanted = entry_pages(world, seq) - len(shared) + headroom_pages(world, seq, now_ms)
+        wanted = wanted_pages(world, seq, found, now_ms)
         had = gainable(replace(world, pages=world.pages.share(shared)))
         assert wanted > had, f"request {seq.request.id} waits for {wanted} pages, {had} are idle"
         return

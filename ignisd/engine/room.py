@@ -1,13 +1,15 @@
 """Pages and slots when they are short: what is retained gives way, lowest rank first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from ignisd.engine.demotion import demote
 from ignisd.engine.stats import SkipReason
-from ignisd.engine.world import World, count
+from ignisd.engine.tiers import emptied
+from ignisd.engine.world import Sequence, World, count
 from state.chain import Chain
 from state.retained import Kind, Rank, Retained, rank, rank_key
 from state.spec import PAGE_TOKENS, Class
@@ -31,10 +33,17 @@ def discard(world: World, victim: Retained, *, remember: bool = True) -> World:
     )
 
 
+def give_up(world: World, victim: Retained, now_ms: float) -> World:
+    """A retained state leaves the device, for the arena if the round can still carry it there."""
+    return discard(demote(world, victim, now_ms), victim)
+
+
 def flush(world: World) -> World:
-    """Give up everything that is retained."""
+    """Give up everything that is retained, in every tier; what moves goes when it has arrived."""
     for victim in list(world.index):
         world = discard(world, victim, remember=False)
+    if world.tiers is not None:
+        world = replace(world, tiers=emptied(world.tiers))
     return world
 
 
@@ -48,11 +57,11 @@ def victims(world: World, now_ms: float) -> Iterator[tuple[Rank, Retained]]:
     return world.index.victims(now_ms, most_protected=world.slots.num_slots // 2)
 
 
-def gainable(world: World) -> int:
-    """Pages that are free, or would be if all retained states were given up."""
+def gainable(world: World, live: Iterable[Sequence] = ()) -> int:
+    """Pages that are free, or would be if all retained states and some sequences were given up."""
     listed = np.zeros_like(world.pages.counts)
-    for held in world.index:
-        listed[_numbers(held.table)] += 1
+    for table in (*(held.table for held in world.index), *(seq.table for seq in live)):
+        listed[_numbers(table)] += 1
     alone = np.count_nonzero((listed > 0) & (listed == world.pages.counts))
     return world.pages.num_free + int(alone)
 
@@ -90,7 +99,7 @@ def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
         else:
             given_up.append(victim)
     for victim in reversed(given_up):
-        world = discard(world, victim)
+        world = give_up(world, victim, now_ms)
     assert world.pages.num_free >= num_pages, (
         f"gave up {len(given_up)} states for {num_pages} pages, {world.pages.num_free} are free"
     )
@@ -124,7 +133,7 @@ def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] |
         lowest = next(victims(world, now_ms), None)
         if lowest is None or not _gives_way(*lowest, _as_retained(world, wish, now_ms), now_ms):
             return SkipReason.NO_SLOT
-        world = discard(world, lowest[1])
+        world = give_up(world, lowest[1], now_ms)
         taken = world.slots.take(owner)
         assert taken is not None, f"slot {lowest[1].slot} was given up and is not free"
     slots, slot = taken

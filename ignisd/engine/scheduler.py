@@ -10,8 +10,13 @@ from dataclasses import replace
 
 from ignisd.engine.admission import admit_all, entry_pages
 from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
+from ignisd.engine.eviction import evict_for_page, landed, plan_windows
+from ignisd.engine.moves import Order
 from ignisd.engine.pacing import may_prefill, paced
+from ignisd.engine.restoring import plan_raises
 from ignisd.engine.room import make_room
+from ignisd.engine.spilling import plan_spills
+from ignisd.engine.tiers import round_done
 from ignisd.engine.types import (
     DecodeLane,
     Event,
@@ -23,6 +28,7 @@ from ignisd.engine.types import (
     Round,
     RoundResult,
     Started,
+    Tier,
     Timings,
     Token,
 )
@@ -38,6 +44,8 @@ from ignisd.engine.world import (
     with_sequences,
 )
 from state.spec import PAGE_TOKENS, Class
+
+_MOVING = (Phase.EVICTING, Phase.RESTORING)
 
 
 def submit(world: World, request: Request, now_ms: float) -> World:
@@ -100,6 +108,14 @@ def take_notices(world: World) -> tuple[World, tuple[Notice, ...]]:
     return replace(world, notices=()), world.notices
 
 
+def take_orders(world: World) -> tuple[World, tuple[Order, ...]]:
+    """What the threads of files are to do, and the world without it."""
+    tiers = world.tiers
+    if tiers is None or not tiers.orders:
+        return world, ()
+    return replace(world, tiers=replace(tiers, orders=())), tiers.orders
+
+
 def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
     """The next round, and the world in which it is under way; None when there is nothing to do.
 
@@ -124,20 +140,31 @@ def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
 
 def _plan(world: World, now_ms: float) -> tuple[World, Round | None]:
     number = world.next_round
+    if world.tiers is not None:
+        window_bytes = world.tiers.limits.window_bytes
+        world = replace(world, tiers=replace(world.tiers, left_bytes=window_bytes))
+    world = plan_windows(world, now_ms)
     world, saves = plan_saves(world, now_ms)
     world, decode = _plan_decode(world, now_ms)
     world, starts = admit_all(world, now_ms)
+    world, restored = plan_raises(world, now_ms)
     world, prefill = _plan_prefill(world, bool(decode), now_ms)
-    if not (saves or starts or prefill or decode):
+    world = plan_spills(world, now_ms)
+    work = Round(number, (), saves, (), (*starts, *restored), prefill, decode)
+    if world.tiers is not None:
+        work = replace(work, lowers=world.tiers.lowers, raises=world.tiers.raises)
+        world = replace(world, tiers=replace(world.tiers, lowers=(), raises=()))
+    if not (work.lowers or saves or work.raises or work.starts or prefill or decode):
         return world, None
     under_way = InFlight(number, now_ms, prefill is not None, len(decode))
     world = replace(world, next_round=number + 1, in_flight=(*world.in_flight, under_way))
-    return world, Round(number, saves, starts, prefill, decode)
+    return world, work
 
 
 def _unplaceable(world: World, now_ms: float) -> Sequence | None:
     """Whom to give up when every lane waits for a page; None while anything may still change."""
-    if world.in_flight or any(seq.held for seq in world.running):
+    moving = any(seq.phase in _MOVING for seq in world.sequences.values())
+    if world.in_flight or moving or any(seq.held for seq in world.running):
         return None
     parked = [seq for seq in world.running if seq.parked]
     ranked = sorted(parked, key=lambda seq: (seq.request.cls is Class.INTERACTIVE, *_latest(seq)))
@@ -156,13 +183,15 @@ def _plan_decode(world: World, now_ms: float) -> tuple[World, tuple[DecodeLane, 
         if seq.phase is Phase.DECODING and not seq.held and seq.issued < seq.limit_tokens
     ]
     lanes.sort(key=lambda seq: standing(seq, world.limits, now_ms))
-    for seq in lanes:
-        world = _next_page(world, seq, now_ms)
+    for lane in lanes:
+        seq = world.sequences[lane.request.id]
+        if seq.phase is Phase.DECODING:
+            world = _next_page(world, seq, now_ms)
     steps: list[DecodeLane] = []
     stepped: list[Sequence] = []
     for lane in lanes:
         seq = world.sequences[lane.request.id]
-        if seq.parked:
+        if seq.parked or seq.phase is not Phase.DECODING:
             continue
         world, seq = _pages_ahead(world, seq)
         assert seq.lane is not None, f"request {seq.request.id} decodes without a lane"
@@ -181,9 +210,9 @@ def _next_page(world: World, seq: Sequence, now_ms: float) -> World:
         return world
     roomy = make_room(world, 1, now_ms)
     if roomy is None:
-        if seq.parked:
-            return world
-        return with_sequence(count(world, parks=1), replace(seq, parked=True))
+        if not seq.parked:
+            world = with_sequence(count(world, parks=1), replace(seq, parked=True))
+        return evict_for_page(world, seq, now_ms)
     pages, new = roomy.pages.take(1)
     seq = replace(seq, table=(*seq.table, *new), parked=False)
     return with_sequence(replace(roomy, pages=pages), seq)
@@ -248,17 +277,41 @@ def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tup
     world = publish(world, result.number, frozenset(result.captured), now_ms)
     world = _started(world, result.number)
     world = _sampled(world, result, now_ms)
+    world = _moved(world, result.number, now_ms)
     return take_events(world)
+
+
+def _moved(world: World, number: int, now_ms: float) -> World:
+    """What the round carried has arrived: it is findable, or its sequence is off the device."""
+    tiers = world.tiers
+    if tiers is None:
+        return world
+    arrived = [stored_id for at, stored_id in tiers.landings if at <= number]
+    left = tuple(one for one in tiers.landings if one[0] > number)
+    tiers = replace(tiers, landings=left)
+    for stored_id in arrived:
+        if stored_id not in tiers.orphans:
+            tiers = replace(tiers, arena=tiers.arena.land(stored_id))
+    world = replace(world, tiers=round_done(tiers, number))
+    for seq in list(world.sequences.values()):
+        if seq.phase is Phase.EVICTING and seq.stored_id in arrived:
+            world = landed(world, seq, now_ms)
+    return world
 
 
 def _started(world: World, number: int) -> World:
     """Say what was reused: the claims of the round have been executed."""
     for seq in world.running:
-        if seq.start_round == number and seq.lane is not None:
+        if seq.start_round == number and seq.lane is not None and not seq.told:
             event = Started(seq.request.id, seq.lane, seq.reuse)
-            world = count(world, device_tokens=seq.reuse.cached_tokens)
+            if seq.reuse.tier is not None:
+                world = count(world, **{_CACHED[seq.reuse.tier]: seq.reuse.cached_tokens})
+            world = with_sequence(world, replace(seq, told=True))
             world = replace(world, events=(*world.events, event))
     return world
+
+
+_CACHED = {Tier.DEVICE: "device_tokens", Tier.KV_RAM: "ram_tokens", Tier.KV_DISK: "disk_tokens"}
 
 
 def _sampled(world: World, result: RoundResult, now_ms: float) -> World:
@@ -270,8 +323,13 @@ def _sampled(world: World, result: RoundResult, now_ms: float) -> World:
         seq = world.sequences.get(request_id)
         if seq is None:
             continue
+        if seq.replaying:
+            seq = _replayed(seq, token)
+            fed.append(seq)
+            continue
         reason = _end(seq, token)
         if seq.limit_tokens > 0:
+            seq = replace(seq, answer=seq.answer.add(token))
             seq = replace(seq, generated=seq.generated + 1, timings=_later(seq.timings, now_ms))
             if reason is not FinishReason.STOP:
                 events.append(Token(request_id, token))
@@ -284,6 +342,15 @@ def _sampled(world: World, result: RoundResult, now_ms: float) -> World:
     for seq, reason in ends:
         world = finish(world, seq, reason, now_ms)
     return world
+
+
+def _replayed(seq: Sequence, token: int) -> Sequence:
+    """A token that was delivered before its sequence had to begin anew has been sampled again."""
+    known = seq.answer[len(seq.answer) - seq.replaying]
+    assert token == known, (
+        f"request {seq.request.id} was computed anew and sampled {token}, not {known} as before"
+    )
+    return replace(seq, replaying=seq.replaying - 1)
 
 
 def _end(seq: Sequence, token: int) -> FinishReason | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from ignisd.engine.types import FinishReason
+from ignisd.engine.types import FinishReason, Tier
 from state.retained import Kind
 from state.reuse import MissReason
 
@@ -22,12 +22,20 @@ class SkipReason(enum.StrEnum):
     NO_SLOT = "no_slot"  # every slot holds something of higher rank
     QUOTA = "quota"  # this prompt has displaced its share with periodic states
     PRESENT = "present"  # the same state is already retained
+    RESTORED = "restored"  # no slot for the copy of a state that stays in a lower tier
     UNWRITTEN = "unwritten"  # the device did not report the slot as written
 
     @property
     def is_failure(self) -> bool:
         """Whether something that was to be kept is lost, and not just by design."""
         return self in (SkipReason.NO_SLOT, SkipReason.UNWRITTEN)
+
+
+class NotDemoted(enum.StrEnum):
+    """Why a retained state that the device gave up did not go down to the arena."""
+
+    NO_ROOM = "no_room"  # the arena is full of what ranks above it, or smaller than the state
+    WINDOW = "window"  # the round could not carry it
 
 
 def _zeros(kind: type[Key]) -> Mapping[Key, int]:
@@ -57,6 +65,19 @@ class Counters:
         skipped: states at cuts that were not kept, by reason.
         discarded_used: retained states given up that had been claimed at least once.
         discarded_unused: the same, never claimed.
+        demoted: retained states sent down to the arena, by kind.
+        demoted_present: retained states given up by the device that lay below already.
+        not_demoted: retained states given up by the device and not sent down, by reason.
+        lost_used, lost_unused: states that the arena gave up and that no file holds.
+        evictions: sequences that gave way and lie below.
+        evicted_pages: pages that went down for them.
+        recomputed: sequences that gave way and are computed anew, for want of room below.
+        resumed: evicted sequences that went on.
+        restored: retained states claimed from a lower tier, by tier.
+        ram_tokens, disk_tokens: prompt tokens that those made unnecessary to read.
+        raised_pages: pages that came up.
+        replayed_tokens: tokens sampled once more for sequences that were computed anew.
+        files_written, files_read, file_failures: files of kv_disk.
         parks: times that a lane began to wait for a page.
         holds: times that a sequence was paused because its reader was behind.
         unplaced: sequences ended with an error because no page could be found for any lane.
@@ -83,6 +104,23 @@ class Counters:
     skipped: Mapping[SkipReason, int] = field(default_factory=lambda: _zeros(SkipReason))
     discarded_used: int = 0
     discarded_unused: int = 0
+    demoted: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
+    demoted_present: int = 0
+    not_demoted: Mapping[NotDemoted, int] = field(default_factory=lambda: _zeros(NotDemoted))
+    lost_used: int = 0
+    lost_unused: int = 0
+    evictions: int = 0
+    evicted_pages: int = 0
+    recomputed: int = 0
+    resumed: int = 0
+    restored: Mapping[Tier, int] = field(default_factory=lambda: _zeros(Tier))
+    ram_tokens: int = 0
+    disk_tokens: int = 0
+    raised_pages: int = 0
+    replayed_tokens: int = 0
+    files_written: int = 0
+    files_read: int = 0
+    file_failures: int = 0
     parks: int = 0
     holds: int = 0
     unplaced: int = 0

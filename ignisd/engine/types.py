@@ -7,9 +7,11 @@
                                             EVICTED
 
 A request that is QUEUED holds nothing. PREFILLING holds a lane and the pages of its whole prompt
-and of its first step; DECODING holds a lane and the pages it has used, and grows. The four phases
-of a move between tiers are reached only with tiers configured. Any phase may be cancelled, at a
-round's end.
+and of its first step; DECODING holds a lane and the pages it has used, and grows. EVICTING gives
+its lane up with its first window and its pages when the last has landed; EVICTED holds cells of the
+arena or a file, and nothing on the device. RESTORING holds a lane and pages, and waits for what
+goes into them. Where a sequence that must give way finds no room below, it is QUEUED again and
+computed anew. Any phase may be cancelled, at a round's end.
 """
 
 import enum
@@ -20,6 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ignisd.engine.moves import Lower, Raise
 from state.chain import Chain
 from state.retained import Kind
 from state.retention import Marks
@@ -35,6 +38,9 @@ class Phase(enum.StrEnum):
     QUEUED = "queued"
     PREFILLING = "prefilling"
     DECODING = "decoding"
+    EVICTING = "evicting"
+    EVICTED = "evicted"
+    RESTORING = "restoring"
 
 
 class FinishReason(enum.StrEnum):
@@ -132,11 +138,15 @@ class LaneSave:
 
 @dataclass(frozen=True, slots=True)
 class LaneStart:
-    """Begin a sequence in a lane.
+    """Begin a sequence in a lane, or let an evicted one go on there.
 
-    The image in `slot`, which stands at `position`, is copied into the lane and stays in the slot;
-    without a slot the lane is cleared and `position` is 0. `prompt` holds the whole prompt, for
-    the penalties that look at it.
+    The image in `slot` or in `image_cells` of the arena, which stands at `position`, is copied into
+    the lane and stays where it is; without either the lane is cleared and `position` is 0.
+
+    Args:
+        prompt: the whole prompt, for the penalties that look at it.
+        answer: tokens that were sampled before; the last of them is fed next.
+        keep_slot: where a copy of the image in the arena is put as well.
     """
 
     lane: int
@@ -144,6 +154,9 @@ class LaneStart:
     position: int
     sampling: SamplingParams
     prompt: Tokens
+    image_cells: tuple[int, ...] = ()
+    answer: Tokens | None = None
+    keep_slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +204,15 @@ class DecodeLane:
 class Round:
     """One turn of the device.
 
-    The parts run in this order: saves, starts, the prefill chunk with its captures, the sampling
-    of a first token, one decode step of all listed lanes. A sequence samples at most one token in
-    a round.
+    The parts run in this order: what goes down, saves, what comes up, starts, the prefill chunk
+    with its captures, the sampling of a first token, one decode step of all listed lanes. A
+    sequence samples at most one token in a round.
     """
 
     number: int
+    lowers: tuple[Lower, ...] = ()
     saves: tuple[LaneSave, ...] = ()
+    raises: tuple[Raise, ...] = ()
     starts: tuple[LaneStart, ...] = ()
     prefill: PrefillWork | None = None
     decode: tuple[DecodeLane, ...] = ()

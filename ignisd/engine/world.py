@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from ignisd.engine.answer import Answer
 from ignisd.engine.stats import Counters, SkipReason
+from ignisd.engine.tiers import Tiers, given_up, let_go
 from ignisd.engine.types import (
     Event,
     Finish,
@@ -15,6 +17,7 @@ from ignisd.engine.types import (
     Phase,
     Request,
     Reuse,
+    Tier,
     Timings,
 )
 from ignisd.engine.volatile import FirstSegments
@@ -25,6 +28,7 @@ from state.retention import Cut, RetentionPolicy
 from state.reuse import Match, Miss, ReuseIndex
 from state.slots import SlotLedger
 from state.spec import PAGE_TOKENS, Class, Fingerprint
+from state.tiers.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,29 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Below:
+    """A state below the device that is worth restoring, and the tier that it lies in."""
+
+    stored: Stored
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the tiers have for a request.
+
+    Args:
+        asked: the indexes that answered: of the device, the arena and the shelf.
+        found: on the device.
+        below: in a lower tier, where that saves enough more.
+    """
+
+    asked: tuple[object, ...]
+    found: Match | Miss
+    below: Below | None
+
+
+@dataclass(frozen=True, slots=True)
 class Sequence:
     """A request in flight.
 
@@ -78,8 +105,8 @@ class Sequence:
         request: what was asked.
         phase: QUEUED holds nothing; the others hold `lane` and `table`.
         limit_tokens: most tokens to generate, the request's wish cut to the context.
-        looked: while queued, what the index answered, and which index: it is asked again only
-            when it has changed.
+        looked: while queued, what the tiers answered, and which values of their indexes did:
+            they are asked again only when one has changed.
         lane: row of the decode batch.
         table: its pages in order, shared ones of the reused state first.
         position: tokens that all rounds planned so far leave in its pages and state.
@@ -94,13 +121,23 @@ class Sequence:
         held: waits for its reader.
         start_round: number of the round that begins it in its lane.
         timings: when things happened.
+        told: its reader knows what was reused.
+        answer: tokens fetched, which it goes on from if it has to give way.
+        replaying: tokens that will be sampled once more, after it was computed anew.
+        stored_id: while EVICTING and EVICTED, what lies below of it; while RESTORING, what it
+            resumes from.
+        moved_pages: how many of the pages that must be moved are, by rounds planned so far.
+        corrupt: a file that it would have resumed from was of no use.
+        found: while RESTORING, what the lookup answered, told when the restore has succeeded.
+        evictions: times that it had to give way.
+        spared_until_ms: until then no other class takes its place.
     """
 
     request: Request
     limit_tokens: int
     timings: Timings
     phase: Phase = Phase.QUEUED
-    looked: tuple[ReuseIndex, Match | Miss] | None = None
+    looked: Look | None = None
     lane: int | None = None
     table: tuple[int, ...] = ()
     position: int = 0
@@ -114,11 +151,25 @@ class Sequence:
     parked: bool = False
     held: bool = False
     start_round: int | None = None
+    told: bool = False
+    answer: Answer = field(default_factory=Answer)
+    replaying: int = 0
+    stored_id: int | None = None
+    moved_pages: int = 0
+    corrupt: bool = False
+    found: Match | Miss | None = None
+    evictions: int = 0
+    spared_until_ms: float = 0.0
 
     @property
     def total_tokens(self) -> int:
         """Prompt and the longest answer together."""
         return self.request.prompt_tokens + self.limit_tokens
+
+    @property
+    def fetched(self) -> int:
+        """Of the tokens issued, those that have come."""
+        return len(self.answer) - self.replaying
 
     @property
     def keeps(self) -> bool:
@@ -198,6 +249,7 @@ class World:
         notices: for the log, not yet delivered.
         skipped_in_row: captures that failed since the last one that was published.
         first_segments: system blocks seen lately, to find those that change all the time.
+        tiers: what lies below the device; None where nothing can.
     """
 
     limits: Limits
@@ -218,6 +270,7 @@ class World:
     counters: Counters = field(default_factory=Counters)
     skipped_in_row: int = 0
     first_segments: FirstSegments = field(default_factory=FirstSegments)
+    tiers: Tiers | None = None
 
     @property
     def running(self) -> tuple[Sequence, ...]:
@@ -233,9 +286,11 @@ def new_world(
     num_pages: int,
     num_device_slots: int,
     num_host_slots: int,
+    tiers: Tiers | None = None,
 ) -> World:
     """An empty world. `num_pages` counts the null page."""
     return World(
+        tiers=tiers,
         limits=limits,
         policy=policy,
         pages=PageLedger.empty(num_pages),
@@ -297,9 +352,11 @@ def finish(
         reuse=seq.reuse,
         timings=replace(seq.timings, finished_ms=now_ms),
         lane=seq.lane,
+        evictions=seq.evictions,
         message=message,
     )
     sequences = {key: value for key, value in world.sequences.items() if key != request.id}
+    world = unstored(world, seq)
     return replace(
         world,
         pages=world.pages.drop(seq.table),
@@ -308,6 +365,18 @@ def finish(
         events=(*world.events, Finished(request.id, done)),
         counters=world.counters.tally("finished", reason),
     )
+
+
+def unstored(world: World, seq: Sequence) -> World:
+    """Let go of what lies below for a sequence: its own goes, what it resumes from stays."""
+    if seq.stored_id is None or world.tiers is None:
+        return world
+    tiers = world.tiers
+    if seq.phase is Phase.RESTORING:
+        tiers = let_go(tiers, seq.stored_id)
+    if seq.found is None:
+        tiers = given_up(tiers, seq.stored_id)
+    return replace(world, tiers=tiers)
 
 
 def tally(world: World, name: str, key: enum.StrEnum) -> World:

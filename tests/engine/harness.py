@@ -8,6 +8,7 @@ import numpy as np
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_planned, check_world
 from ignisd.engine.room import flush
+from ignisd.engine.tiers import Tiers
 from ignisd.engine.types import (
     Event,
     Finish,
@@ -44,6 +45,7 @@ class Harness:
         num_host_slots: int = 8,
         num_device_slots: int = 0,
         interval_tokens: int = 0,
+        tiers: Tiers | None = None,
         **limits: Any,
     ) -> None:
         chosen: dict[str, Any] = {"num_lanes": 2, "max_context": 4096, "chunk_tokens": 256}
@@ -55,10 +57,15 @@ class Harness:
             num_pages=num_pages,
             num_device_slots=num_device_slots,
             num_host_slots=num_host_slots,
+            tiers=tiers,
         )
         num_slots = num_device_slots + num_host_slots
         self.device = FakeDevice(
-            num_pages, self.limits.num_lanes, num_slots, self.limits.chunk_tokens
+            num_pages,
+            self.limits.num_lanes,
+            num_slots,
+            self.limits.chunk_tokens,
+            0 if tiers is None else tiers.arena.num_cells,
         )
         self.now_ms = 0.0
         self.under_way: list[object] = []
@@ -162,6 +169,8 @@ class Harness:
         empty = flush(self.world)
         check_world(empty)
         assert (empty.pages.num_used, empty.slots.num_used) == (0, 0)
+        if empty.tiers is not None:
+            assert empty.tiers.arena.num_free == empty.tiers.arena.num_cells
 
     def rows(self, *request_ids: int) -> int:
         """Prompt tokens that the device read for these requests."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_planned, check_world
 from ignisd.engine.room import flush, gainable
+from ignisd.engine.tiers import TierLimits, Tiers
 from ignisd.engine.types import (
     Event,
     Finish,
@@ -29,6 +30,7 @@ from ignisd.engine.world import Limits, World, new_world
 from state.chain import chain_of, link_page
 from state.retention import Marks, RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
+from state.tiers.arena import Arena
 from tests.fake_device import VOCABULARY, FakeDevice, cold_answer
 
 STOP_IDS = frozenset({3, 77, 200})
@@ -174,6 +176,7 @@ class Simulation:
             min_interrupted_tokens=rng.choice((64, 192)),
         )
         num_pages = 1 + max_pages + (1 if tight else rng.choice((0, 2, 8, 30)))
+        tiers = self._tiers()
         self.world = new_world(
             limits,
             policy,
@@ -181,12 +184,14 @@ class Simulation:
             num_pages=num_pages,
             num_device_slots=device,
             num_host_slots=host,
+            tiers=tiers,
         )
         self.device = FakeDevice(
             num_pages,
             limits.num_lanes,
             device + host,
             chunk,
+            0 if tiers is None else tiers.arena.num_cells,
             loses=lambda position: rng.random() < 0.05,
         )
         self.link = _colliding if rng.random() < 0.2 else link_page
@@ -198,6 +203,19 @@ class Simulation:
         self.checked: tuple[object, ...] = (None,) * 4
         self.now_ms = 0.0
         self.phases_cancelled: Counter[Phase] = Counter()
+
+    def _tiers(self) -> Tiers | None:
+        rng = self.rng
+        if rng.random() < 0.25:
+            return None
+        limits = TierLimits(
+            image_bytes=rng.choice((1, 3)),
+            window_bytes=rng.choice((1, 2, 5, 40)),
+            ram_floor_tokens=rng.choice((1, 64, 192)),
+            ttl_ms=rng.choice((100.0, 300_000.0)),
+        )
+        num_cells = rng.choice((3, 8, 20, 60))
+        return Tiers(limits, Arena.empty(num_cells, rng.choice((1, 2)), 1))
 
     def run(self) -> Outcome:
         """Play until every request has ended; then everything must be given back."""
@@ -363,6 +381,8 @@ class Simulation:
         assert finish is not None
         at = finish.cached_tokens
         for work in self._chunks_of(client.request.id):
+            if finish.evictions:
+                at = work[0]  # computed anew
             assert work[0] == at, f"request {client.request.id} reads {work[0]}, stands at {at}"
             at += work[1]
         assert at == client.request.prompt_tokens, f"request {client.request.id} read to {at}"
@@ -382,6 +402,9 @@ class Simulation:
         check_world(empty)
         assert empty.pages.num_used == 0, f"{empty.pages.num_used} pages leaked"
         assert empty.slots.num_used == 0, f"{empty.slots.num_used} slots leaked"
+        if empty.tiers is not None:
+            arena = empty.tiers.arena
+            assert arena.num_free == arena.num_cells, f"{arena.num_cells - arena.num_free} cells"
         counters = self.world.counters
         assert counters.submitted == sum(counters.finished.values()) == len(self.clients)
         rows = sum(len(work.prefill.tokens) for work in self.device.rounds if work.prefill)

@@ -1,0 +1,191 @@
+"""What lies below the device, as one value of the world: the arena, the shelf, and moves under way.
+
+A state below the device has one id, whichever tier it is in. Cells are given back when no round
+under way touches them and no thread of files does: until then a state that nobody wants any more
+is an orphan.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from ignisd.engine.moves import Lower, Order, Raise, RemoveFile
+from state.retained import DEFAULT_TTL_MS
+from state.tiers.arena import Arena
+from state.tiers.shelf import Shelf
+from state.tiers.stored import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class TierLimits:
+    """The bounds of moves between tiers.
+
+    Args:
+        image_bytes: what the move of an image costs; a page costs a cell.
+        window_bytes: most bytes that a round moves; one image may exceed it.
+        ram_floor_tokens, disk_floor_tokens: what a restore from each tier must add beyond the best
+            match above it.
+        ttl_ms: idle time after which an interactive state counts as an agent's.
+        low_cells: free cells of the arena below which states are written to files.
+        most_writes: files that may be written at a time.
+    """
+
+    image_bytes: int
+    window_bytes: int = 32 << 20
+    ram_floor_tokens: int = 64
+    disk_floor_tokens: int = 64
+    ttl_ms: float = DEFAULT_TTL_MS
+    low_cells: int = 0
+    most_writes: int = 2
+
+
+def _nothing() -> Mapping[int, int]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """The lower tiers and what moves.
+
+    Args:
+        limits: bounds.
+        arena: who holds which cell of kv_ram, and what is found there.
+        shelf: the ledger of kv_disk; None where there is none.
+        left_bytes: what the round being planned may still move.
+        lowers, raises: planned for that round.
+        orders: for the threads of files, not yet handed over.
+        landings: by round, whose last byte goes down with it.
+        touched: by state, the last round that reads or writes its cells.
+        writing, reading: states whose files are being written or read.
+        orphans: states to be given back as soon as nothing touches them.
+        transient: read from their files into the arena for a restore, and no longer than that.
+        claimed: by round, the state that a sequence has resumed from with it.
+        draining: everything is being written out.
+    """
+
+    limits: TierLimits
+    arena: Arena
+    shelf: Shelf | None = None
+    left_bytes: int = 0
+    lowers: tuple[Lower, ...] = ()
+    raises: tuple[Raise, ...] = ()
+    orders: tuple[Order, ...] = ()
+    landings: tuple[tuple[int, int], ...] = ()
+    touched: Mapping[int, int] = field(default_factory=_nothing)
+    writing: frozenset[int] = frozenset()
+    reading: frozenset[int] = frozenset()
+    orphans: frozenset[int] = frozenset()
+    transient: frozenset[int] = frozenset()
+    claimed: tuple[tuple[int, int], ...] = ()
+    draining: bool = False
+
+    def on_shelf(self, stored_id: int) -> Stored | None:
+        """A state that a file holds, None where none does."""
+        return None if self.shelf is None else self.shelf.index.get(stored_id)
+
+    def affordable_pages(self) -> int:
+        """Pages that the round may still move; one at least while it has moved nothing."""
+        pages = max(self.left_bytes, 0) // self.arena.cell_bytes
+        if not pages and self.left_bytes >= self.limits.window_bytes:
+            return 1
+        return pages
+
+    def charged(self, num_pages: int, num_images: int) -> "Tiers":
+        """With what a move costs taken from the round's window."""
+        cost = num_pages * self.arena.cell_bytes + num_images * self.limits.image_bytes
+        return replace(self, left_bytes=self.left_bytes - cost)
+
+    def touching(self, stored_id: int, number: int) -> "Tiers":
+        """A round of this number reads or writes the state's cells."""
+        return replace(self, touched=MappingProxyType({**self.touched, stored_id: number}))
+
+    def ordered(self, order: Order) -> "Tiers":
+        """With one order more for the threads of files."""
+        return replace(self, orders=(*self.orders, order))
+
+
+def given_up(tiers: Tiers, stored_id: int) -> Tiers:
+    """Nobody wants a state any more: cells and file go, now or when nothing touches them."""
+    if _busy(tiers, stored_id):
+        return replace(tiers, orphans=tiers.orphans | {stored_id})
+    tiers = replace(_without_cells(tiers, stored_id), orphans=tiers.orphans - {stored_id})
+    return without_file(tiers, stored_id)
+
+
+def let_go(tiers: Tiers, stored_id: int) -> Tiers:
+    """A restore does not need a state any more; what was read from a file for it goes again."""
+    if stored_id in tiers.arena.index:
+        tiers = replace(tiers, arena=tiers.arena.release(stored_id))
+    return _settled(tiers, stored_id)
+
+
+def emptied(tiers: Tiers) -> Tiers:
+    """Every retained state goes, as soon as nothing touches it; live ones stay."""
+    gone = {one.id for one in tiers.arena.index if not one.is_live}
+    gone |= {one.id for one in tiers.arena.pending.values() if not one.is_live}
+    if tiers.shelf is not None:
+        gone |= {one.id for one in tiers.shelf.index if not one.is_live}
+    for stored_id in sorted(gone):
+        tiers = given_up(tiers, stored_id)
+    return tiers
+
+
+def without_file(tiers: Tiers, stored_id: int) -> Tiers:
+    """The state's file goes, if it has one."""
+    held = tiers.on_shelf(stored_id)
+    if tiers.shelf is None or held is None:
+        return tiers
+    return replace(tiers, shelf=tiers.shelf.drop(stored_id)).ordered(RemoveFile(held))
+
+
+def round_done(tiers: Tiers, number: int) -> Tiers:
+    """No round up to this number touches anything any more; what waited for that goes."""
+    for at, stored_id in tiers.claimed:
+        if at <= number:
+            tiers = let_go(tiers, stored_id)
+    tiers = replace(tiers, claimed=tuple(one for one in tiers.claimed if one[0] > number))
+    free = [stored_id for stored_id, last in tiers.touched.items() if last <= number]
+    if not free:
+        return tiers
+    left = {stored_id: last for stored_id, last in tiers.touched.items() if last > number}
+    tiers = replace(tiers, touched=MappingProxyType(left))
+    for stored_id in free:
+        tiers = _settled(tiers, stored_id)
+    return tiers
+
+
+def file_done(tiers: Tiers, stored_id: int) -> Tiers:
+    """No thread of files touches a state any more; what waited for that goes."""
+    tiers = replace(tiers, writing=tiers.writing - {stored_id}, reading=tiers.reading - {stored_id})
+    return _settled(tiers, stored_id)
+
+
+def _busy(tiers: Tiers, stored_id: int) -> bool:
+    """Whether something reads or writes the state's bytes, or waits to resume from them."""
+    held = tiers.arena.index.get(stored_id)
+    waited_for = held is not None and held.held > 0
+    moved = stored_id in tiers.touched or stored_id in tiers.writing
+    return waited_for or moved or stored_id in tiers.reading
+
+
+def _settled(tiers: Tiers, stored_id: int) -> Tiers:
+    """Give back what an orphan or an unused transient holds, unless something still touches it."""
+    if _busy(tiers, stored_id):
+        return tiers
+    if stored_id in tiers.orphans:
+        return given_up(tiers, stored_id)
+    held = tiers.arena.index.get(stored_id)
+    if stored_id in tiers.transient and (held is None or not held.held):
+        return _without_cells(tiers, stored_id)
+    return tiers
+
+
+def _without_cells(tiers: Tiers, stored_id: int) -> Tiers:
+    arena = tiers.arena
+    if stored_id in arena.index:
+        arena = arena.drop(stored_id)
+    elif stored_id in arena.pending:
+        arena = arena.abandon(stored_id)
+    landings = tuple(one for one in tiers.landings if one[1] != stored_id)
+    transient = tiers.transient - {stored_id}
+    return replace(tiers, arena=arena, landings=landings, transient=transient)
