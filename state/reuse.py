@@ -141,15 +141,15 @@ class ReuseIndex:
             retained: with an id that is not in use. Its conversation and `superseded` are set
                 here.
             parent_id: the state that its sequence claimed or published last, None without one.
-                When it is the newest of its conversation, the state joins that conversation;
-                otherwise it starts another one.
+                When the state goes on where that one's conversation stands, it joins it; otherwise
+                it starts another one.
         """
         assert retained.id not in self.entries, f"state {retained.id} is retained already"
         assert retained.fingerprint == self.fingerprint, (
             f"state {retained.id} is stamped {retained.fingerprint}, the index {self.fingerprint}"
         )
         parent = None if parent_id is None else self.entries.get(parent_id)
-        if parent is not None and self.members[parent.conversation][-1] == parent.id:
+        if parent is not None and self._goes_on(parent, retained.kind):
             conversation, before = parent.conversation, self.members[parent.conversation]
         else:
             conversation, before = self.next_conversation, ()
@@ -271,6 +271,21 @@ class ReuseIndex:
         ids = (id for order in self.in_order.values() for id in order)
         in_order = map(self.entries.__getitem__, ids)
         return in_order_of_victims(list(self), in_order, now_ms, ttl_ms, most_protected)
+
+    def _goes_on(self, parent: Retained, kind: Kind) -> bool:
+        """Whether a state of that kind goes on where the conversation of its parent stands.
+
+        That is its newest state; and for the opening of a turn, the opening of the last turn too.
+        A template may render a finished turn anew, without its reasoning, and then nobody asks for
+        what the turn left behind its opening.
+        """
+        members = self.members[parent.conversation]
+        if members[-1] == parent.id:
+            return True
+        if not (kind is parent.kind is Kind.TURN_OPEN):
+            return False
+        later = members[members.index(parent.id) + 1 :]
+        return all(self.entries[id].kind is not Kind.TURN_OPEN for id in later)
 
     def _held(self, id: int) -> Retained:
         retained = self.entries.get(id)

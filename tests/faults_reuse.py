@@ -258,6 +258,16 @@ def skips_in_a_row_unseen() -> Plant:
 
 
 @mutant
+def finished_turns_stay() -> Plant:
+    """A turn's last checkpoint holds its place although the next turn has dropped its tokens."""
+
+    def goes_on(index: ReuseIndex, parent: Retained, kind: Kind) -> bool:
+        return index.members[parent.conversation][-1] == parent.id
+
+    return patch.object(ReuseIndex, "_goes_on", goes_on)
+
+
+@mutant
 def reuse_off_is_ignored() -> Plant:
     """A request that asked for no reuse gets it."""
 

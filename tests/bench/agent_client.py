@@ -165,7 +165,7 @@ class Talker:
         assert usage.prompt_tokens == asked.prompt.length, f"{usage} of {asked.prompt.length}"
         facts = {"kind": told["kind"], "miss": told["miss_reason"] or told["shortfall"]}
         row = self._row(chat, what, asked, usage.prompt_tokens, cached, facts)
-        return row, answer.choices[0].message.model_dump()
+        return row, _message(answer)
 
     def _row(
         self,
@@ -197,7 +197,7 @@ class Talker:
         )
         cached = answer.usage.prompt_tokens_details.cached_tokens
         assert cached == 0, f"{cached} tokens reused for a cold answer"
-        return answer.choices[0].message.model_dump()
+        return _message(answer)
 
     def _body(self, chat: Conversation, temperature: float = 0.0) -> dict[str, Any]:
         return {
@@ -212,3 +212,10 @@ class Talker:
         body = {**self._body(chat), "return_token_strs": True}
         told: Any = self._client.post("/tokenize", body=body, cast_to=object)
         return read_prompt(told["tokens"], told["token_strs"])
+
+
+def _message(answer: Any) -> dict[str, Any]:
+    told: dict[str, Any] = answer.choices[0].message.model_dump()
+    for call in told["tool_calls"] or ():
+        del call["id"]
+    return told

@@ -214,8 +214,8 @@ class History:
         return at if asked.parts and certain else 0
 
     def _publish(self, tokens: Tokens, kind: str, parent: Kept | None) -> Kept:
-        """A state of the conversation whose newest it follows, or of a new one."""
-        if parent is not None and parent is self._newest(parent.conversation):
+        """A state of the conversation that it goes on with, or of a new one."""
+        if parent is not None and self._goes_on(parent, kind):
             conversation = parent.conversation
         else:
             self.conversations += 1
@@ -224,8 +224,11 @@ class History:
         self._sink(conversation)
         return self.states[-1]
 
-    def _newest(self, conversation: int) -> Kept:
-        return [one for one in self.states if one.conversation == conversation][-1]
+    def _goes_on(self, parent: Kept, kind: str) -> bool:
+        """From its newest state, or from the opening of its last turn to that of the next."""
+        mine = [one for one in self.states if one.conversation == parent.conversation]
+        opened = [one for one in mine if one.kind == TURN_OPEN]
+        return mine[-1] is parent or (kind == TURN_OPEN and parent in opened[-1:])
 
     def _sink(self, conversation: int) -> None:
         """A conversation keeps its latest checkpoint and the latest that opened a turn."""

@@ -141,6 +141,20 @@ def test_l14_a_new_question_drops_old_thoughts_and_hits_where_they_began() -> No
     assert again[: floor(len(kept) - 8)] == kept[: floor(len(kept) - 8)]
 
 
+@catches("finished-turns-stay")
+def test_l14_a_finished_turn_leaves_its_slots_to_others() -> None:
+    harness = Harness(max_context=16_384, num_pages=900, num_host_slots=12)
+    messages = [SYSTEM]
+    for turn in range(3):
+        steps = loop(f"task {turn}", 2)
+        for upto in range(1, len(steps) + 1, 2):
+            finish, _, _ = asked(harness, messages + steps[:upto], tools=TOOLS)
+        messages += [*steps, answer(f"done {turn}")]
+    kept = [one.kind for one in harness.world.index if not one.superseded]
+    assert sorted(kept) == [Kind.CHECKPOINT, Kind.PREFIX, Kind.TURN_OPEN]
+    assert finish.cached_tokens > 0
+
+
 @catches("no-opener-cut")
 def test_l16_notes_of_the_system_in_the_middle_leave_the_head_alone() -> None:
     harness = Harness(max_context=8192, num_pages=600)

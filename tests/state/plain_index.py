@@ -51,9 +51,20 @@ class Model:
     def newest_of(self, conversation: int) -> int:
         return max(one.id for one in self.states.values() if one.conversation == conversation)
 
+    def goes_on(self, parent: Plain, kind: Kind) -> bool:
+        """From the newest state, or from the opening of the last turn to that of the next."""
+        if self.newest_of(parent.conversation) == parent.id:
+            return True
+        opened = [
+            one.id
+            for one in self.states.values()
+            if one.conversation == parent.conversation and one.kind is Kind.TURN_OPEN
+        ]
+        return kind is Kind.TURN_OPEN and parent.id == max(opened, default=None)
+
     def insert(self, new: Plain, parent_id: int | None) -> None:
         parent = self.states.get(parent_id) if parent_id is not None else None
-        if parent is not None and self.newest_of(parent.conversation) == parent.id:
+        if parent is not None and self.goes_on(parent, new.kind):
             new.conversation = parent.conversation
         else:
             new.conversation = self.next_conversation

@@ -249,6 +249,23 @@ def test_claiming_a_checkpoint_that_has_a_successor_starts_a_conversation() -> N
     assert _kept(index) == [2, 4]
 
 
+def test_the_next_turn_goes_on_where_the_last_one_was_opened() -> None:
+    """What the finished turn left behind its opening sinks with it, as the prompt drops it."""
+    index = EMPTY.insert(_state(1, 1, Kind.TURN_OPEN))
+    index = index.insert(_state(2, 2, Kind.CHECKPOINT), 1)
+    index = index.insert(_state(3, 3, Kind.CHECKPOINT), 2)
+    next_turn = retained(4, chain_of_letters([1, 7]), kind=Kind.TURN_OPEN)
+    index = index.insert(next_turn, 1)
+    assert _kept(index) == [4]
+    assert {one.conversation for one in index} == {1}
+    late_fork = retained(5, chain_of_letters([1, 8]), kind=Kind.TURN_OPEN)
+    index = index.insert(late_fork, 1)
+    assert _kept(index) == [4, 5]
+    within_the_turn = index.insert(retained(6, chain_of_letters([1, 7, 7])), 4)
+    within_the_turn = within_the_turn.insert(retained(7, chain_of_letters([1, 7, 8])), 4)
+    assert _kept(within_the_turn) == [4, 5, 6, 7]
+
+
 def test_a_parent_that_lost_its_successor_can_be_continued() -> None:
     index = EMPTY.insert(_state(1, 1, Kind.CHECKPOINT))
     index = index.insert(_state(2, 2, Kind.CHECKPOINT), 1).remove(2)
