@@ -79,7 +79,7 @@ def may_give_way(stored: Stored) -> bool:
 
 
 def displacing(world: World, tiers: Tiers, placement: Placement) -> World:
-    """Count the states that leave the arena for another; of those without a file nothing is left."""
+    """Count what leaves the arena for another and is lost, because no file holds it."""
     for victim in placement.victims:
         if tiers.on_shelf(victim.id) is None:
             world = count(world, **{"lost_used" if victim.hits else "lost_unused": 1})

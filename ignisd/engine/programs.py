@@ -25,6 +25,7 @@ from state.device import (
 )
 from state.images import capture, claim, clear, read_slot, save_lane, take_row
 from state.spec import PAGE_TOKENS
+from state.windows import gather_pages, put_pages
 
 
 class Compiled(Protocol):
@@ -55,6 +56,8 @@ class Shape:
         num_device_slots: rows of the slot bank.
         max_context: longest sequence in tokens.
         chunk_tokens: longest prefill chunk, a multiple of 64.
+        window_pages: most pages that cross to the host or back at a time; 0 where the device's
+            memory is the host's, or nothing crosses.
     """
 
     num_pages: int
@@ -63,6 +66,7 @@ class Shape:
     num_device_slots: int
     max_context: int
     chunk_tokens: int
+    window_pages: int = 0
 
     @property
     def table_pages(self) -> int:
@@ -143,7 +147,10 @@ def _first_token(
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Compiled programs; `prefill` by width. See `compile_programs` for their arguments."""
+    """Compiled programs; `prefill` by width. See `compile_programs` for their arguments.
+
+    Those that move windows of pages take none where the shape has no window.
+    """
 
     prefill: dict[int, Compiled]
     decode: Compiled
@@ -155,6 +162,8 @@ class Programs:
     take_image: Compiled
     capture: Compiled
     read_slot: Compiled
+    gather_pages: Compiled
+    put_pages: Compiled
 
 
 def _abstract(tree: Any, skip: int = 0) -> Any:
@@ -196,12 +205,16 @@ def _model_jobs(spec: ForwardSpec, shape: Shape, params: Params, device: DeviceS
     ]
 
 
-def _copy_jobs(device: DeviceState) -> list[Job]:
+def _copy_jobs(device: DeviceState, window_pages: int) -> list[Job]:
     """The programs that set lanes up and move images, in the order of `Programs`."""
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     bank, slots = _abstract(device.bank), _abstract(device.slots)
     stack, image = _abstract(device.images), _abstract(device.images, skip=1)
     sampling, row = _abstract(device.sampler), _abstract(device.sampler, skip=1)
+    pool, pages = _abstract(device.pool), jax.ShapeDtypeStruct((window_pages,), jnp.int32)
+    window = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((window_pages, *leaf.shape[1:]), leaf.dtype), device.pool
+    )
     return [
         (jax.jit(sampler.set_lane, donate_argnums=0), (sampling, scalar, row)),
         (claim, (bank, scalar, image)),
@@ -210,6 +223,8 @@ def _copy_jobs(device: DeviceState) -> list[Job]:
         (take_row, (stack, scalar)),
         (capture, (slots, scalar, image)),
         (read_slot, (slots, scalar)),
+        (gather_pages, (pool, pages)),
+        (put_pages, (pool, pages, window)),
     ]
 
 
@@ -230,10 +245,11 @@ def compile_programs(
         prefill(params, *pool, *bank, *images, chunk), decode(params, *pool, *bank, *sampling,
         tables, live), first_token(params, *sampling, lane, hidden, position), set_sampling(*bank,
         lane, row), claim(*bank, lane, image), clear(*bank, lane), save_lane(bank, lane),
-        take_image(images, row), capture(*slots, slot, image), read_slot(slots, slot).
+        take_image(images, row), capture(*slots, slot, image), read_slot(slots, slot),
+        gather_pages(pool, pages), put_pages(*pool, pages, window).
     """
     # The longest compilations first, so that the threads end together.
-    jobs = [*_model_jobs(spec, shape, params, device), *_copy_jobs(device)]
+    jobs = [*_model_jobs(spec, shape, params, device), *_copy_jobs(device, shape.window_pages)]
     done = 0
 
     def build(job: Job) -> Compiled:

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from ignisd.engine.cells import CellStore, SharedPages, StagedPages
 from ignisd.engine.image_store import ImageStore
+from ignisd.engine.moves import Lower
 from ignisd.engine.programs import DeviceState, Programs, Shape
 from ignisd.engine.types import (
     DecodeLane,
@@ -20,7 +22,6 @@ from ignisd.engine.types import (
     PrefillWork,
     Round,
     RoundResult,
-    SamplingParams,
 )
 from ignisd.model.forward import Chunk, Params
 from ignisd.model.sampler import SamplerBank
@@ -40,6 +41,7 @@ class Handle:
     captured: tuple[int, ...]
     prefill_rows: int
     awaited: tuple[jax.Array, ...]
+    lowers: bool
 
 
 class DeviceRunner:
@@ -51,6 +53,7 @@ class DeviceRunner:
         programs: compiled for these.
         device: the state; nobody else may hold it.
         num_host_slots: images kept in host memory, numbered after the device slots.
+        rows: [num_cells, cell_bytes] uint8: the cells of the arena, where there is one.
         keep_logits: tests only: the logits of every sampled token are kept in `logits`.
     """
 
@@ -62,6 +65,7 @@ class DeviceRunner:
         device: DeviceState,
         num_host_slots: int,
         *,
+        rows: npt.NDArray[np.uint8] | None = None,
         keep_logits: bool = False,
     ) -> None:
         self._params = params
@@ -73,6 +77,7 @@ class DeviceRunner:
         self._keep_logits = keep_logits
         self.logits: dict[int, list[jax.Array]] = {}
         self.images = ImageStore(device, programs, shape.num_device_slots, num_host_slots)
+        self.cells = None if rows is None else _cell_store(device, rows, programs, shape)
 
     @property
     def device(self) -> DeviceState:
@@ -86,10 +91,14 @@ class DeviceRunner:
 
     def run(self, work: Round) -> Handle:
         """Dispatches a round; its arrays are ready once `fetch` has returned."""
+        self._lower(work.lowers)
         written = {save.slot: self._save(save) for save in work.saves}
         awaited: list[jax.Array] = []
+        for up in work.raises:
+            assert self.cells is not None, f"pages of state {up.stored_id} rise from no arena"
+            self.cells.pages.lift(up.cells, up.pages)
         for start in work.starts:
-            self._start(start)
+            self._start(start, written)
         first = None
         if work.prefill is not None:
             hidden = self._prefill(work.prefill, written)
@@ -105,12 +114,15 @@ class DeviceRunner:
             captured=tuple(written),
             prefill_rows=0 if work.prefill is None else len(work.prefill.tokens),
             awaited=(*awaited, *written.values()),
+            lowers=bool(work.lowers),
         )
 
     def fetch(self, handle: object) -> RoundResult:
         """Waits for a round."""
         assert isinstance(handle, Handle)
         jax.block_until_ready(handle.awaited)
+        if handle.lowers and self.cells is not None:
+            self.cells.settle()
         tokens: dict[int, int] = {}
         if handle.first is not None:
             tokens[handle.first[0]] = int(handle.first[1])
@@ -124,24 +136,45 @@ class DeviceRunner:
         image = self._programs.save_lane(self._device.bank, np.int32(save.lane))
         return self.images.write(save.slot, image)
 
-    def _start(self, start: LaneStart) -> None:
+    def _lower(self, lowers: tuple[Lower, ...]) -> None:
+        """Copy down what later parts of the round may overwrite."""
+        for lower in lowers:
+            assert self.cells is not None, f"state {lower.stored_id} has no arena to go to"
+            self.cells.pages.lower(lower.pages, lower.cells)
+            if lower.lane is not None:
+                image = self._programs.save_lane(self._device.bank, np.int32(lower.lane))
+                self.cells.put_image(image, lower.image_cells)
+            elif lower.slot is not None:
+                self.cells.put_image(self.images.read(lower.slot), lower.image_cells)
+
+    def _start(self, start: LaneStart, written: dict[int, jax.Array]) -> None:
         device = self._device
         lane = np.int32(start.lane)
-        if start.slot is None:
+        if start.image_cells:
+            assert self.cells is not None, f"lane {start.lane} starts from no arena"
+            image = self.cells.image(start.image_cells)
+            if start.keep_slot is not None:
+                written[start.keep_slot] = self.images.write(start.keep_slot, image)
+            device.bank = self._programs.claim(device.bank, lane, image)
+        elif start.slot is None:
             assert start.position == 0, f"a cleared lane starts at {start.position}"
             device.bank = self._programs.clear(device.bank, lane)
         else:
             image = self.images.read(start.slot)
             device.bank = self._programs.claim(device.bank, lane, image)
-        row = self._sampling_row(start.sampling, start.prompt)
+        row = self._sampling_row(start)
         device.sampler = self._programs.set_sampling(device.sampler, lane, row)
 
-    def _sampling_row(self, sampling: SamplingParams, prompt: IntArray) -> SamplerBank:
-        seen = self._seen_nothing
+    def _sampling_row(self, start: LaneStart) -> SamplerBank:
+        sampling = start.sampling
+        seen, generated, last_token = self._seen_nothing, self._generated_nothing, np.int32(0)
         if sampling.repetition_penalty != 1.0:
             marks = np.zeros(seen.shape, np.uint8)
-            marks[prompt] = 1
+            marks[start.prompt] = 1
             seen = jnp.array(marks)
+        if start.answer is not None:
+            counts = np.bincount(start.answer, minlength=generated.shape[0])
+            generated, last_token = jnp.array(counts, jnp.int32), start.answer[-1]
         return SamplerBank(
             temperature=np.float32(sampling.temperature),
             top_k=np.int32(min(sampling.top_k, np.iinfo(np.int32).max)),
@@ -151,9 +184,9 @@ class DeviceRunner:
             frequency=np.float32(sampling.frequency_penalty),
             repetition=np.float32(sampling.repetition_penalty),
             seed=np.uint32(sampling.seed),
-            generated=self._generated_nothing,
+            generated=generated,
             seen=seen,
-            last_token=np.int32(0),
+            last_token=np.int32(last_token),
         )
 
     def _table(self, pages: tuple[int, ...]) -> IntArray:
@@ -192,7 +225,7 @@ class DeviceRunner:
             self._params, self._device.sampler, np.int32(work.lane), hidden, position
         )
         if self._keep_logits:
-            self.logits.setdefault(work.sequence_id, []).append(scores)
+            self.logits[work.sequence_id] = [scores]
         sampled: jax.Array = token
         return sampled
 
@@ -211,3 +244,12 @@ class DeviceRunner:
                 self.logits.setdefault(step.sequence_id, []).append(scores[step.lane])
         sampled: jax.Array = tokens
         return sampled
+
+
+def _cell_store(
+    device: DeviceState, rows: npt.NDArray[np.uint8], programs: Programs, shape: Shape
+) -> CellStore:
+    """The arena's bytes; pages cross in windows where the programs were compiled for these."""
+    if shape.window_pages:
+        return CellStore(device, rows, StagedPages(device, rows, programs, shape.window_pages))
+    return CellStore(device, rows, SharedPages(device, rows))

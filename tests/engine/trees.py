@@ -14,11 +14,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_planned, check_world
 from ignisd.engine.programs import DeviceState, Programs, Shape, compile_programs, empty_device
 from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.tiers import Tiers
 from ignisd.engine.types import Event, Finish, Finished, Request, SamplingParams
 from ignisd.engine.world import Limits, new_world
 from ignisd.model.forward import ForwardSpec, Params
@@ -26,7 +28,7 @@ from ignisd.model.spec import read_spec
 from ignisd.model.weights import load, random_params
 from state.chain import chain_of
 from state.retention import Marks, RetentionPolicy
-from state.spec import Fingerprint, KvFormat
+from state.spec import Class, Fingerprint, KvFormat
 from tests.model.make_random_checkpoint import SIZES
 
 NUM_IMAGES = 2
@@ -93,6 +95,7 @@ class Server:
 
     model: Model
     reuse: bool = True
+    tiers: Tiers | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     cached_tokens: int = 0
 
@@ -107,6 +110,7 @@ class Server:
             self.model.programs,
             device,
             NUM_SLOTS - shape.num_device_slots,
+            rows=self._rows(),
             keep_logits=True,
         )
         self.world = new_world(
@@ -123,12 +127,26 @@ class Server:
             num_pages=shape.num_pages,
             num_device_slots=shape.num_device_slots,
             num_host_slots=NUM_SLOTS - shape.num_device_slots,
+            tiers=self.tiers,
         )
         self.now_ms = 0.0
         self._under_way: object | None = None
         self._next_id = 0
 
-    def submit(self, prompt: "Prompt", sampling: SamplingParams, max_tokens: int) -> int:
+    def _rows(self) -> npt.NDArray[np.uint8] | None:
+        """Cells full of what no page and no image holds."""
+        if self.tiers is None:
+            return None
+        arena = self.tiers.arena
+        return np.full((arena.num_cells, arena.cell_bytes), 0xFF, np.uint8)
+
+    def submit(
+        self,
+        prompt: "Prompt",
+        sampling: SamplingParams,
+        max_tokens: int,
+        cls: Class = Class.INTERACTIVE,
+    ) -> int:
         """Queue a prompt."""
         self._next_id += 1
         tokens = np.array(prompt.tokens, np.int32)
@@ -139,6 +157,7 @@ class Server:
             marks=prompt.marks,
             sampling=sampling,
             max_tokens=max_tokens,
+            cls=cls,
             arrival_ms=self.now_ms,
         )
         self.world = scheduler.submit(self.world, request, self.now_ms)
