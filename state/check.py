@@ -14,6 +14,7 @@ from state.retained import Rank, rank
 from state.reuse import ReuseIndex
 from state.slots import SlotLedger
 from state.spec import PAGE_TOKENS
+from state.tiers.arena import Arena
 
 
 def check_ledgers(
@@ -159,6 +160,24 @@ def check_conversations(index: ReuseIndex) -> None:
     assert listed == Counter(one.id for one in index), (
         f"{listed.total()} states in conversations, {len(index)} retained"
     )
+
+
+def check_tier(
+    tier: Arena, *, reads: Mapping[int, int] | None = None, writes: Iterable[int] = ()
+) -> None:
+    """A tier below the device is sound, and holds what the moves in flight say and no more.
+
+    Args:
+        tier: its states and their places.
+        reads: moves that read a state's bytes, by its id.
+        writes: states whose bytes are on their way to the tier.
+    """
+    tier.check()
+    held = {one.id: one.held for one in tier.index if one.held}
+    reading = {id: moves for id, moves in (reads or {}).items() if moves}
+    assert held == reading, f"moves read states {reading}, held are {held}"
+    pending, writing = sorted(tier.pending), sorted(writes)
+    assert pending == writing, f"moves write states {writing}, pending are {pending}"
 
 
 def num_reclaimable(pages: PageLedger, index: ReuseIndex) -> int:

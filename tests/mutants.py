@@ -12,15 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-from tests import faults_device, faults_engine, faults_reuse
+from tests import faults_arena, faults_device, faults_engine, faults_reuse
 from tests.cases.collect import scenarios
 from tests.engine import test_reuse, test_scheduler
 from tests.engine.simulation import Simulation
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
+from tests.state.tiers import test_arena, test_arena_machine, test_index, test_memory
 
 NUM_SEEDS = 60
 SHOWN = 4
-FAULTS = (faults_device, faults_engine, faults_reuse)
+FAULTS = (faults_arena, faults_device, faults_engine, faults_reuse)
+OWN_TESTS = {
+    faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
+}
+"""Where the detectors of a module's faults are, for those that the scheduler cannot see."""
 
 __all__ = ["CLAIMS", "FAULTS", "MUTANTS", "Mutant", "detectors", "notices", "random_traffic"]
 
@@ -39,8 +44,15 @@ def random_traffic() -> None:
         Simulation(seed).run()
 
 
-def detectors() -> Iterator[Detector]:
-    """The scenarios that are quick, the tests of the scheduler, then random traffic."""
+def detectors(planted: Mutant) -> Iterator[Detector]:
+    """The scenarios that are quick, the tests of the scheduler, then random traffic.
+
+    Where the fault's module has tests of its own, these.
+    """
+    own = OWN_TESTS.get(planted.plant.__module__)
+    if own is not None:
+        yield from (Detector(name, test) for module in own for name, test in _tests_of(module))
+        return
     yield from map(_detector, scenarios())
     for module in (test_reuse, test_scheduler):
         for name, test in _tests_of(module):
@@ -64,10 +76,10 @@ def seen_by(planted: Mutant, *, all_of_them: bool) -> list[str]:
     tried = [_detector(claim) for claim in claims if planted.name in claim.faults]
     if all_of_them:
         claimed = {one.name for one in tried}
-        tried += [one for one in detectors() if one.name not in claimed]
+        tried += [one for one in detectors(planted) if one.name not in claimed]
     seen = [one.name for one in tried if notices(one.run, planted)]
     if not seen and not all_of_them:
-        first = (one.name for one in detectors() if notices(one.run, planted))
+        first = (one.name for one in detectors(planted) if notices(one.run, planted))
         seen = [name for name in (next(first, None),) if name is not None]
     return seen
 

@@ -51,16 +51,18 @@ class OrderedSet(Generic[Item]):
         return OrderedSet((*self.runs[:at], grown[:half], grown[half:], *self.runs[at + 1 :]))
 
     def remove(self, item: Item) -> "OrderedSet[Item]":
-        """Without an item that is in it. A run that is left small is joined to the next."""
+        """Without an item that is in it. Small runs are joined to their neighbours."""
         at = self._run_for(item)
         run = self.runs[at] if at < len(self.runs) else ()
         inside = bisect_left(run, item)
         assert run[inside : inside + 1] == (item,), "an ordered set does not hold the item"
         left = (*run[:inside], *run[inside + 1 :])
-        after = self.runs[at + 1 :]
+        before, after = self.runs[:at], self.runs[at + 1 :]
         if after and len(left) + len(after[0]) <= MOST_IN_RUN // 2:
             left, after = (*left, *after[0]), after[1:]
-        return OrderedSet((*self.runs[:at], *((left,) if left else ()), *after))
+        if before and len(before[-1]) + len(left) <= MOST_IN_RUN // 2:
+            before, left = before[:-1], (*before[-1], *left)
+        return OrderedSet((*before, *((left,) if left else ()), *after))
 
     def starting(self, reached: Callable[[Item], bool]) -> Iterator[Item]:
         """The items from the first one on for which `reached` holds, which holds from there on."""

@@ -18,7 +18,7 @@ NEEDS_A_COUNT = {"claim-consumes", "everybody-leads"}
 
 @pytest.mark.parametrize("name", sorted(MUTANTS.keys() - CLAIMED))
 def test_a_test_notices(name: str) -> None:
-    assert any(notices(detector.run, MUTANTS[name]) for detector in detectors())
+    assert any(notices(detector.run, MUTANTS[name]) for detector in detectors(MUTANTS[name]))
 
 
 @pytest.mark.parametrize("name", sorted(BOOKKEEPING - NEEDS_A_COUNT))
