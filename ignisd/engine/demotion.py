@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ignisd.engine.moves import Lower
 from ignisd.engine.stats import NotDemoted
-from ignisd.engine.tiers import Tiers
+from ignisd.engine.tiers import Tiers, given_up
 from ignisd.engine.world import World, count, tally
 from state.retained import Retained
 from state.tiers.arena import Placement
@@ -24,6 +24,10 @@ def demote(world: World, victim: Retained, now_ms: float) -> World:
     tiers = world.tiers
     if tiers is None:
         return world
+    if tiers.ahead is not None and tiers.ahead.retained_id == victim.id:
+        # Its pages are wanted before all of it has gone down.
+        tiers = given_up(replace(tiers, ahead=None), tiers.ahead.stored_id)
+        return tally(replace(world, tiers=tiers), "not_demoted", NotDemoted.WINDOW)
     limits, stored_id = tiers.limits, world.next_retained_id
     stored = replace(stored_of(victim), id=stored_id)
     if lies_below(tiers, victim):

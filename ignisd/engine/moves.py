@@ -7,8 +7,9 @@ pace; what they touch is held until they have landed.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from state.tiers.stored import Stored
+from state.tiers.jobs import ReadOrder, WriteOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +42,26 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """Write a state that lies in these cells to a file of its own."""
+    """Write a state that lies in these cells, its image first, to a file of its own."""
 
-    stored: Stored
-    image_cells: tuple[int, ...]
-    page_cells: tuple[int, ...]
+    order: WriteOrder
+    cells: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """Read and verify a state's file, and put its image and its `missing` pages into cells."""
+    """Read and verify a state's file into cells of its own."""
 
-    stored: Stored
-    image_cells: tuple[int, ...]
-    page_cells: tuple[int, ...]
-    missing: tuple[int, ...]
+    stored_id: int
+    order: ReadOrder
+    cells: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveFile:
-    """Remove the file of a state that the ledger has given up."""
+class ClearFiles:
+    """Remove files that the shelf has given up."""
 
-    stored: Stored
+    paths: tuple[Path, ...]
 
 
-Order = WriteFile | ReadFile | RemoveFile
+Order = WriteFile | ReadFile | ClearFiles

@@ -9,6 +9,7 @@ that step's token arrives for a sequence that is gone, and is dropped.
 from dataclasses import replace
 
 from ignisd.engine.admission import admit_all, entry_pages
+from ignisd.engine.ahead import landed_ahead, plan_ahead
 from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
 from ignisd.engine.eviction import evict_for_page, landed, plan_windows
 from ignisd.engine.moves import Order
@@ -149,7 +150,7 @@ def _plan(world: World, now_ms: float) -> tuple[World, Round | None]:
     world, starts = admit_all(world, now_ms)
     world, restored = plan_raises(world, now_ms)
     world, prefill = _plan_prefill(world, bool(decode), now_ms)
-    world = plan_spills(world, now_ms)
+    world = plan_spills(plan_ahead(world, now_ms), now_ms)
     work = Round(number, (), saves, (), (*starts, *restored), prefill, decode)
     if world.tiers is not None:
         work = replace(work, lowers=world.tiers.lowers, raises=world.tiers.raises)
@@ -288,7 +289,8 @@ def _moved(world: World, number: int, now_ms: float) -> World:
         return world
     arrived = [stored_id for at, stored_id in tiers.landings if at <= number]
     left = tuple(one for one in tiers.landings if one[0] > number)
-    tiers = replace(tiers, landings=left)
+    arriving = tuple(one for one in tiers.arriving if one.stored_id not in arrived)
+    before, tiers = tiers, replace(tiers, landings=left, arriving=arriving)
     for stored_id in arrived:
         if stored_id not in tiers.orphans:
             tiers = replace(tiers, arena=tiers.arena.land(stored_id))
@@ -296,6 +298,9 @@ def _moved(world: World, number: int, now_ms: float) -> World:
     for seq in list(world.sequences.values()):
         if seq.phase is Phase.EVICTING and seq.stored_id in arrived:
             world = landed(world, seq, now_ms)
+    for ahead in before.arriving:
+        if ahead.stored_id in arrived:
+            world = landed_ahead(world, ahead)
     return world
 
 

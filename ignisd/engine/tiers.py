@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from ignisd.engine.moves import Lower, Order, Raise, RemoveFile
+from ignisd.engine.moves import ClearFiles, Lower, Order, Raise
 from state.retained import DEFAULT_TTL_MS
 from state.tiers.arena import Arena
+from state.tiers.condition import RETRY_MS
 from state.tiers.shelf import Shelf
 from state.tiers.stored import Stored
 
@@ -28,6 +29,7 @@ class TierLimits:
         ttl_ms: idle time after which an interactive state counts as an agent's.
         low_cells: free cells of the arena below which states are written to files.
         most_writes: files that may be written at a time.
+        wall_offset_ms: what the wall clock shows more than the engine's.
     """
 
     image_bytes: int
@@ -37,6 +39,24 @@ class TierLimits:
     ttl_ms: float = DEFAULT_TTL_MS
     low_cells: int = 0
     most_writes: int = 2
+    wall_offset_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A large retained state on its way down while it is still on the device.
+
+    Args:
+        retained_id: on the device.
+        stored_id: in the arena.
+        hits: how often it had been claimed when it was chosen.
+        moved_pages: of those that must be moved.
+    """
+
+    retained_id: int
+    stored_id: int
+    hits: int
+    moved_pages: int = 0
 
 
 def _nothing() -> Mapping[int, int]:
@@ -60,6 +80,9 @@ class Tiers:
         orphans: states to be given back as soon as nothing touches them.
         transient: read from their files into the arena for a restore, and no longer than that.
         claimed: by round, the state that a sequence has resumed from with it.
+        ahead: the large state that goes down window by window; None while none does.
+        arriving: those of which all has been sent and that have not landed.
+        clear_at_ms: when files may be removed again.
         draining: everything is being written out.
     """
 
@@ -77,6 +100,9 @@ class Tiers:
     orphans: frozenset[int] = frozenset()
     transient: frozenset[int] = frozenset()
     claimed: tuple[tuple[int, int], ...] = ()
+    ahead: Ahead | None = None
+    arriving: tuple[Ahead, ...] = ()
+    clear_at_ms: float = 0.0
     draining: bool = False
 
     def on_shelf(self, stored_id: int) -> Stored | None:
@@ -132,10 +158,18 @@ def emptied(tiers: Tiers) -> Tiers:
 
 def without_file(tiers: Tiers, stored_id: int) -> Tiers:
     """The state's file goes, if it has one."""
-    held = tiers.on_shelf(stored_id)
-    if tiers.shelf is None or held is None:
+    if tiers.shelf is None or stored_id not in tiers.shelf.index:
         return tiers
-    return replace(tiers, shelf=tiers.shelf.drop(stored_id)).ordered(RemoveFile(held))
+    return replace(tiers, shelf=tiers.shelf.drop(stored_id))
+
+
+def cleared_up(tiers: Tiers, now_ms: float) -> Tiers:
+    """Order the removal of files that nobody wants; what cannot be removed is tried again later."""
+    if tiers.shelf is None or not tiers.shelf.leaving or now_ms < tiers.clear_at_ms:
+        return tiers
+    shelf, paths = tiers.shelf.clear()
+    tiers = replace(tiers, shelf=shelf, clear_at_ms=now_ms + RETRY_MS)
+    return tiers.ordered(ClearFiles(paths))
 
 
 def round_done(tiers: Tiers, number: int) -> Tiers:
