@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from state.spec import PAGE_TOKENS
 from state.tiers import arena, index, memory
-from state.tiers.arena import Arena, Placement
+from state.tiers.arena import Arena
+from state.tiers.cells import Placement, num_common
 from state.tiers.index import TierIndex
 from state.tiers.memory import HostArena
 from state.tiers.stored import Stored, key_of
@@ -33,7 +35,7 @@ def cells_shared_before_their_bytes() -> Plant:
     def shares(self: Arena, stored: Stored) -> tuple[int | None, int]:
         source, most = real(self, stored)
         for one in self.pending.values():
-            pages = arena._num_common(stored, one)
+            pages = num_common(stored, one)
             if one.id != stored.id and pages > most:
                 source, most = one.id, pages
         return source, most
@@ -45,20 +47,20 @@ def cells_shared_before_their_bytes() -> Plant:
 def cells_shared_by_digest_alone() -> Plant:
     """Whoever stands next in the order shares its pages, as many as there are."""
 
-    def num_common(one: Stored, other: Stored) -> int:
+    def all_of_them(one: Stored, other: Stored) -> int:
         return min(one.num_common, other.num_common)
 
-    return patch.object(arena, "_num_common", num_common)
+    return patch.object(arena, "num_common", all_of_them)
 
 
 @mutant
 def decoded_pages_are_shared() -> Plant:
     """All whole pages of a live sequence are taken for common ones."""
 
-    def num_common(one: Stored, other: Stored) -> int:
-        return one.chain.num_shared(other.chain) // 64
+    def same_tokens(one: Stored, other: Stored) -> int:
+        return one.chain.num_shared(other.chain) // PAGE_TOKENS
 
-    return patch.object(arena, "_num_common", num_common)
+    return patch.object(arena, "num_common", same_tokens)
 
 
 @mutant
@@ -201,7 +203,7 @@ def salts_share_cells() -> Plant:
         return replace(stored, chain=replace(stored.chain, salt=b""))
 
     def shares(self: Arena, stored: Stored) -> tuple[int | None, int]:
-        most = [(arena._num_common(bare(stored), bare(one)), one.id) for one in self.index]
+        most = [(num_common(bare(stored), bare(one)), one.id) for one in self.index]
         pages, source = max(most, default=(0, None))
         return (source, pages) if pages else (None, 0)
 

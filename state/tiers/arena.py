@@ -7,60 +7,27 @@ The arena is a value. A state is placed at once and lands when its bytes have co
 holds its cells, is not findable, and nobody shares the cells that are still to be written.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from state.chain import PAGE_KEY_BYTES, Chain
+from state.chain import Chain
 from state.shards import ShardMap
-from state.spec import PAGE_TOKENS
+from state.tiers.cells import (
+    Begins,
+    Located,
+    Placement,
+    begins,
+    check_shared,
+    num_common,
+    numbers,
+)
 from state.tiers.index import TierIndex, ranks_below
 from state.tiers.ordered import OrderedSet
-from state.tiers.stored import Stored
-
-Begins = tuple[bytes, bytes, int]
-"""Salt and common tokens of a state, and its id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """Where the bytes of a state lie.
-
-    Args:
-        image_cells: the cells of its image, in order.
-        page_cells: the cell of each of its pages, in order.
-        missing: the pages, by their number in the state, whose bytes are still to be copied. The
-            image of a state that has not landed is to be copied too.
-    """
-
-    image_cells: tuple[int, ...] = field(repr=False)
-    page_cells: tuple[int, ...] = field(repr=False)
-    missing: tuple[int, ...] = field(repr=False, default=())
-
-    @property
-    def cells(self) -> tuple[int, ...]:
-        """All its cells, those of the image first."""
-        return self.image_cells + self.page_cells
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What it takes to place a state in the arena that planned it.
-
-    Args:
-        source: the state that shares its leading pages; None where there is none.
-        num_shared: leading pages whose bytes are there.
-        num_new: cells to be taken.
-        victims: who must leave, the first to go first.
-    """
-
-    source: int | None
-    num_shared: int
-    num_new: int
-    victims: tuple[Stored, ...]
+from state.tiers.stored import Stored, renewed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,14 +125,14 @@ class Arena:
             return Placement(source, num_shared, num_new, ())
         counts = self.counts.copy()
         if source is not None:
-            counts[_numbers(self.places[source].page_cells[:num_shared])] += 1
+            counts[numbers(self.places[source].page_cells[:num_shared])] += 1
         chosen: list[tuple[Stored, npt.NDArray[np.intp]]] = []
         for victim in self.index.victims(now_ms, ttl_ms):
             if not ranks_below(victim, stored, now_ms, ttl_ms):
                 return None
             if not may_drop(victim):
                 continue
-            cells = _numbers(self.places[victim.id].cells)
+            cells = numbers(self.places[victim.id].cells)
             chosen.append((victim, cells))
             counts[cells] -= 1
             free += int(np.count_nonzero(counts[cells] == 0))
@@ -194,9 +161,9 @@ class Arena:
         shared: tuple[int, ...] = ()
         if placement.source is not None:
             shared = self.located(placement.source).page_cells[: placement.num_shared]
-        arena = self._without(placement.victims)
+        arena = self.without(placement.victims)
         counts = arena.counts.copy()
-        counts[_numbers(shared)] += 1
+        counts[numbers(shared)] += 1
         free = np.flatnonzero(counts == 0)[: placement.num_new]
         assert free.size == placement.num_new, (
             f"planned to take {placement.num_new} cells for state {stored.id}, {free.size} are free"
@@ -240,7 +207,7 @@ class Arena:
             places=self.places.put(id, Located(place.image_cells, cells)),
             index=self.index.insert(stored),
             pending=_except(self.pending, id),
-            beginnings=self.beginnings.add(_begins(stored)),
+            beginnings=self.beginnings.add(begins(stored)),
         )
 
     def abandon(self, id: int) -> "Arena":
@@ -253,15 +220,31 @@ class Arena:
         """A state that has landed, and that no move holds, is gone."""
         stored = self.index.get(id)
         assert stored is not None, f"state {id} has not landed or is not in the arena"
-        return self._without((stored,))
+        return self.without((stored,))
+
+    def without(self, gone: Iterable[Stored]) -> "Arena":
+        """All these have landed, no move holds them, and they leave together."""
+        counts = self.counts.copy()
+        index, places, beginnings = self.index, self.places, self.beginnings
+        for victim in gone:
+            index = index.remove(victim.id)
+            counts[numbers(places[victim.id].cells)] -= 1
+            places = places.drop(victim.id)
+            beginnings = beginnings.remove(begins(victim))
+        return replace(
+            self, counts=_frozen(counts), index=index, places=places, beginnings=beginnings
+        )
 
     def touch(self, id: int, now_ms: float) -> "Arena":
         """A state was restored."""
         return replace(self, index=self.index.touch(id, now_ms))
 
     def renew(self, again: Stored) -> "Arena":
-        """A retained state that is here came down again; see `TierIndex.renew`."""
-        return replace(self, index=self.index.renew(again))
+        """A retained state that is here, landed or not, came down again; see `renewed`."""
+        pending = self.pending.get(again.id)
+        if pending is None:
+            return replace(self, index=self.index.renew(again))
+        return replace(self, pending=self.pending | {again.id: renewed(pending, again)})
 
     def hold(self, id: int) -> "Arena":
         """A move reads the bytes of a state that has landed."""
@@ -273,20 +256,7 @@ class Arena:
 
     def num_sole(self, id: int) -> int:
         """Cells that would be free if the state left."""
-        return int(np.count_nonzero(self.counts[_numbers(self.located(id).cells)] == 1))
-
-    def _without(self, victims: tuple[Stored, ...]) -> "Arena":
-        """The arena without some that have landed."""
-        counts = self.counts.copy()
-        index, places, beginnings = self.index, self.places, self.beginnings
-        for victim in victims:
-            index = index.remove(victim.id)
-            counts[_numbers(places[victim.id].cells)] -= 1
-            places = places.drop(victim.id)
-            beginnings = beginnings.remove(_begins(victim))
-        return replace(
-            self, counts=_frozen(counts), index=index, places=places, beginnings=beginnings
-        )
+        return int(np.count_nonzero(self.counts[numbers(self.located(id).cells)] == 1))
 
     def check(self) -> None:
         """Raise AssertionError where cells, places and states contradict each other."""
@@ -298,19 +268,19 @@ class Arena:
         assert dict(self.places.items()).keys() == states.keys(), (
             f"{len(self.places)} states lie somewhere, {len(states)} are known"
         )
-        landed = sorted(_begins(one) for one in self.index)
+        landed = sorted(begins(one) for one in self.index)
         assert list(self.beginnings) == landed, f"{len(landed)} states are not in order"
         wanted = np.zeros_like(self.counts)
         for one in states.values():
             self._check_place(one, self.places[one.id])
-            wanted[_numbers(self.places[one.id].cells)] += 1
+            wanted[numbers(self.places[one.id].cells)] += 1
         for cell in np.flatnonzero(wanted != self.counts):
             raise AssertionError(
                 f"cell {cell} has {self.counts[cell]} holders and is listed {wanted[cell]} times"
             )
-        _check_shared(states, self.places)
+        check_shared(states, self.places)
         for (*_, one_id), (*_, next_id) in pairwise(self.beginnings):
-            both = _num_common(states[one_id], states[next_id])
+            both = num_common(states[one_id], states[next_id])
             cells = self.places[one_id].page_cells[:both], self.places[next_id].page_cells[:both]
             assert cells[0] == cells[1], f"states {one_id} and {next_id} do not share {both} pages"
 
@@ -327,7 +297,7 @@ class Arena:
         assert place.missing == tuple(range(first, num_pages)), f"state {id} lacks pages inside"
         assert id in self.pending or not place.missing, f"state {id} landed without all its pages"
         alone = place.image_cells + place.page_cells[min(first, stored.num_common) :]
-        assert (self.counts[_numbers(alone)] == 1).all(), f"state {id} shares what is its own"
+        assert (self.counts[numbers(alone)] == 1).all(), f"state {id} shares what is its own"
 
     def _pending(self, id: int) -> Stored:
         stored = self.pending.get(id)
@@ -337,47 +307,17 @@ class Arena:
     def _shares(self, stored: Stored) -> tuple[int | None, int]:
         """The landed state that has most of the common pages, and how many; tokens are compared."""
         source, most = None, 0
-        for near in self.beginnings.around(_begins(stored)):
+        for near in self.beginnings.around(begins(stored)):
             if near is not None:
-                pages = _num_common(stored, self.index.entries[near[2]])
+                pages = num_common(stored, self.index.entries[near[2]])
                 if pages > most:
                     source, most = near[2], pages
         return source, most
 
     def _counted(self, cells: tuple[int, ...], step: int) -> "Arena":
         counts = self.counts.copy()
-        counts[_numbers(cells)] += step
+        counts[numbers(cells)] += step
         return replace(self, counts=_frozen(counts))
-
-
-def _num_common(one: Stored, other: Stored) -> int:
-    """Leading pages that are the same bytes in both."""
-    shared_pages = one.chain.num_shared(other.chain) // PAGE_TOKENS
-    return min(shared_pages, one.num_common, other.num_common)
-
-
-def _check_shared(states: dict[int, Stored], places: ShardMap[Located]) -> None:
-    """A cell that several hold is the same common page of all of them."""
-    holder: dict[int, tuple[int, int]] = {}
-    depth: dict[tuple[int, int], int] = {}
-    for id in states:
-        for page, cell in enumerate(places[id].page_cells):
-            first_id, first_page = holder.setdefault(cell, (id, page))
-            assert page == first_page, f"cell {cell} is page {page} of {id}, not of {first_id}"
-            depth[id, first_id] = page + 1
-    for (id, first_id), num_pages in depth.items():
-        both = _num_common(states[id], states[first_id])
-        assert id == first_id or num_pages <= both, (
-            f"states {id} and {first_id} share {num_pages} pages, {both} are the same"
-        )
-
-
-def _begins(stored: Stored) -> Begins:
-    return stored.chain.salt, stored.chain.raw[: stored.num_common * PAGE_KEY_BYTES], stored.id
-
-
-def _numbers(cells: tuple[int, ...]) -> npt.NDArray[np.intp]:
-    return np.asarray(cells, np.intp)
 
 
 def _frozen(counts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

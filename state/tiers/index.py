@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from state.chain import Chain
-from state.retained import KIND_ORDER
 from state.retention import resume_points
 from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Class
 from state.tiers.digests import DigestMap
 from state.tiers.ordered import OrderedSet
-from state.tiers.stored import Stored, is_idle, key_of
+from state.tiers.stored import Stored, is_idle, key_of, renewed
 
 Use = tuple[float, int]
 """When a state was last used, and its id."""
@@ -82,24 +81,9 @@ class TierIndex:
         return self._changed(stored, replace(stored, hits=stored.hits + 1, used_ms=now_ms))
 
     def renew(self, again: Stored) -> "TierIndex":
-        """A state that is here came down again; nothing of it is written anew.
-
-        It takes the higher of the two kinds, a person's class over an agent's, and the later use.
-
-        Args:
-            again: a retained state of the same tokens, under the id that it has here.
-        """
+        """A retained state that is here came down again under its id; see `renewed`."""
         stored = self._stored(again.id)
-        assert stored.kind is not None, f"state {again.id} is live and comes down once"
-        assert again.kind is not None, f"state {again.id} is retained here and came down live"
-        assert again.chain == stored.chain, f"state {again.id} came down with other tokens"
-        renewed = replace(
-            stored,
-            kind=max(stored.kind, again.kind, key=KIND_ORDER.__getitem__),
-            cls=Class.INTERACTIVE if Class.INTERACTIVE in (stored.cls, again.cls) else stored.cls,
-            used_ms=max(stored.used_ms, again.used_ms),
-        )
-        return self._changed(stored, renewed)
+        return self._changed(stored, renewed(stored, again))
 
     def hold(self, id: int) -> "TierIndex":
         """A move reads or writes the bytes of the state; it stays until it is released."""

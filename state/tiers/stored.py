@@ -1,9 +1,9 @@
 """A state that lies below the device, and the order in which such states give way."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from state.chain import Chain
-from state.retained import Kind, Retained
+from state.retained import KIND_ORDER, Kind, Retained
 from state.spec import PAGE_TOKENS, Class
 
 Key = tuple[bool, bool, bool, float, int]
@@ -81,6 +81,26 @@ def stored_of(retained: Retained) -> Stored:
         owner=None,
         hits=0,
         used_ms=retained.used_ms,
+    )
+
+
+def renewed(stored: Stored, again: Stored) -> Stored:
+    """A state that lies here, after it came down again; nothing of it is written anew.
+
+    It takes the higher of the two kinds, a person's class over an agent's, and the later use.
+
+    Args:
+        stored: as it lies here.
+        again: a retained state of the same tokens, under the same id.
+    """
+    assert stored.kind is not None, f"state {stored.id} is live and comes down once"
+    assert again.kind is not None, f"state {again.id} is retained here and came down live"
+    assert again.chain == stored.chain, f"state {again.id} came down with other tokens"
+    return replace(
+        stored,
+        kind=max(stored.kind, again.kind, key=KIND_ORDER.__getitem__),
+        cls=Class.INTERACTIVE if Class.INTERACTIVE in (stored.cls, again.cls) else stored.cls,
+        used_ms=max(stored.used_ms, again.used_ms),
     )
 
 

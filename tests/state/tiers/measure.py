@@ -5,7 +5,8 @@ import numpy as np
 from state.chain import Chain, chain_of
 from state.retained import Kind
 from state.spec import PAGE_TOKENS, Class
-from state.tiers.arena import Arena, Placement
+from state.tiers.arena import Arena
+from state.tiers.cells import Placement
 from state.tiers.index import TierIndex
 from state.tiers.stored import Stored
 from tests.state.measure import NUM_STATES, PROMPT_TOKENS, VOCABULARY, report

@@ -9,7 +9,8 @@ import pytest
 from state.chain import chain_of, link_page
 from state.check import check_tier
 from state.spec import PAGE_TOKENS, Class
-from state.tiers.arena import Arena, Located, Placement
+from state.tiers.arena import Arena
+from state.tiers.cells import Located, Placement
 from state.tiers.stored import Stored
 from tests.state.tiers.pairs import constant
 from tests.state.tiers.plain_tier import NEARLY_ONE, TTL_MS, Plain, plain
@@ -125,6 +126,31 @@ def test_a_page_that_two_brought_at_once_is_kept_once() -> None:
     arena.check()
     assert arena.num_free == 30 - 2 * IMAGE_CELLS - 3
     assert arena.located(1).page_cells == arena.located(2).page_cells[:2]
+
+
+def test_a_state_that_comes_down_again_is_renewed_where_it_is() -> None:
+    """On its way down, and when it has landed; a live one comes once."""
+    first = plain(1, [1, 2])
+    again = replace(first, cls=Class.INTERACTIVE, used_ms=9.0)
+    arena, place = placed(arena_of(30, plain(2, [2], tail=1)), first)
+    arena = arena.renew(replace(again, used_ms=5.0).stored(link_page))
+    assert arena.pending[1].used_ms == 5.0
+    arena = arena.land(1).renew(again.stored(link_page))
+    arena.check()
+    assert arena.index.entries[1] == again.stored(link_page)
+    assert arena.located(1) == replace(place, missing=())
+    with pytest.raises(AssertionError, match="state 2 is live"):
+        arena.renew(plain(2, [2]).stored(link_page))
+
+
+def test_several_leave_together() -> None:
+    states = plain(1, [1, 2]), plain(2, [1, 1]), plain(3, [2])
+    arena = arena_of(30, *states)
+    left = arena.without(one for one in arena.index if one.id != 2)
+    left.check()
+    assert [one.id for one in left.index] == [2]
+    assert left.num_free == 30 - IMAGE_CELLS - 2
+    assert len(arena.index) == 3
 
 
 def test_an_abandoned_state_gives_everything_back_and_others_keep_theirs() -> None:

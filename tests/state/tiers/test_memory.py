@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +51,19 @@ def test_where_locking_is_refused_it_says_so_and_serves() -> None:
         assert part in arena.why
     arena.rows[...] = 7
     assert arena.rows.all()
+
+
+@pytest.mark.parametrize("lock", [memory.lock_pages, refused])
+def test_the_system_has_backed_all_of_it(lock: memory.Lock) -> None:
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    num_bytes = 64 << 20
+    before = resident_bytes()
+    arena = HostArena.reserve(num_bytes >> 12, 1 << 12, lock)
+    assert resident_bytes() - before > num_bytes * 3 // 4
+    arena.close()
+    assert resident_bytes() - before < num_bytes // 4
 
 
 def test_the_limit_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
