@@ -45,7 +45,7 @@ def look_below(
         below_floor = held.length < length + tiers.limits.ram_floor_tokens
         if not below_floor:
             best, length = Below(held, Tier.KV_RAM), held.length
-    if tiers.shelf is not None and tiers.shelf.readable:
+    if tiers.shelf is not None:
         held = tiers.shelf.index.longest_match(request.chain, request.prompt_tokens)
         if held is not None and held.length > length:
             below_floor = held.length < length + tiers.limits.disk_floor_tokens
@@ -69,16 +69,19 @@ def brought_up(world: World, stored: Stored, now_ms: float) -> World | None:
         return replace(world, tiers=replace(tiers, arena=tiers.arena.hold(stored.id)))
     if stored.id in tiers.arena.pending:
         return world
+    assert tiers.shelf is not None, f"state {stored.id} is in no tier"
     coming = replace(stored, used_ms=now_ms, hits=stored.hits + 1, held=0)
-    placement = tiers.arena.plan(coming, now_ms, tiers.limits.ttl_ms, may_give_way)
+    # A file may prove bad only when all of it was read, so it is read into cells of its own.
+    placement = tiers.arena.plan(coming, now_ms, tiers.limits.ttl_ms, may_give_way, alone=True)
     if placement is None:
         return None
     world = displacing(world, tiers, placement)
     arena, located = tiers.arena.place(coming, placement)
-    order = ReadFile(stored, located.image_cells, located.page_cells, located.missing)
+    order = ReadFile(stored.id, tiers.shelf.read_order(stored.id), located.cells)
     tiers = replace(
         tiers,
         arena=arena,
+        shelf=tiers.shelf.hold(stored.id),
         reading=tiers.reading | {stored.id},
         transient=tiers.transient | {stored.id},
     )
@@ -89,6 +92,8 @@ def file_read(world: World, stored_id: int, fault: str | None, now_ms: float) ->
     """A file has been read into the arena and verified, or it is of no use (`fault`)."""
     tiers = world.tiers
     assert tiers is not None
+    assert tiers.shelf is not None
+    tiers = replace(tiers, shelf=tiers.shelf.release(stored_id))
     waiting = [
         seq
         for seq in world.sequences.values()
@@ -100,12 +105,11 @@ def file_read(world: World, stored_id: int, fault: str | None, now_ms: float) ->
             arena = arena.hold(stored_id)
         tiers = file_done(replace(tiers, arena=arena), stored_id)
         return count(replace(world, tiers=tiers), files_read=1)
+    tiers = file_done(replace(tiers, orphans=tiers.orphans | {stored_id}), stored_id)
+    world = replace(world, tiers=tiers)
     for seq in waiting:
         world = _unrestored(world, seq)
-    tiers = world.tiers
-    assert tiers is not None
-    tiers = file_done(replace(tiers, orphans=tiers.orphans | {stored_id}), stored_id)
-    return count(replace(world, tiers=tiers), file_failures=1)
+    return count(world, file_failures=1)
 
 
 def _unrestored(world: World, seq: Sequence) -> World:

@@ -13,6 +13,7 @@ from ignisd.engine.moves import ClearFiles, Lower, Order, Raise
 from state.retained import DEFAULT_TTL_MS
 from state.tiers.arena import Arena
 from state.tiers.condition import RETRY_MS
+from state.tiers.jobs import Cleared
 from state.tiers.shelf import Shelf
 from state.tiers.stored import Stored
 
@@ -168,8 +169,14 @@ def cleared_up(tiers: Tiers, now_ms: float) -> Tiers:
     if tiers.shelf is None or not tiers.shelf.leaving or now_ms < tiers.clear_at_ms:
         return tiers
     shelf, paths = tiers.shelf.clear()
-    tiers = replace(tiers, shelf=shelf, clear_at_ms=now_ms + RETRY_MS)
-    return tiers.ordered(ClearFiles(paths))
+    return replace(tiers, shelf=shelf).ordered(ClearFiles(paths))
+
+
+def files_cleared(tiers: Tiers, done: Cleared, now_ms: float) -> Tiers:
+    """Files that nobody wanted are gone, or some of them could not be removed."""
+    assert tiers.shelf is not None
+    again_ms = now_ms + RETRY_MS if done.kept else tiers.clear_at_ms
+    return replace(tiers, shelf=tiers.shelf.cleared(done, now_ms), clear_at_ms=again_ms)
 
 
 def round_done(tiers: Tiers, number: int) -> Tiers:

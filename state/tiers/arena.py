@@ -103,6 +103,8 @@ class Arena:
         now_ms: float,
         ttl_ms: float,
         may_drop: Callable[[Stored], bool] = lambda one: True,
+        *,
+        alone: bool = False,
     ) -> Placement | None:
         """What it takes to place a state; None where it cannot be placed. Nothing is changed.
 
@@ -115,10 +117,11 @@ class Arena:
             now_ms: the time.
             ttl_ms: idle time that ends a protection.
             may_drop: whether the caller lets a state go.
+            alone: whether it takes cells of its own for all its pages until it has landed.
         """
         if self.image_cells + stored.num_pages > self.num_cells:
             return None
-        source, num_shared = self._shares(stored)
+        source, num_shared = (None, 0) if alone else self._shares(stored)
         num_new = self.image_cells + stored.num_pages - num_shared
         free = self.num_free
         if free >= num_new:

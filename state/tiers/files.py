@@ -47,9 +47,7 @@ def runs(rows: npt.NDArray[np.uint8], cells: Sequence[int]) -> list[memoryview]:
     numbers = np.asarray(cells, np.intp)
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
     return [
-        rows[run[0] : run[-1] + 1].reshape(-1).data
-        for run in np.split(numbers, breaks)
-        if run.size
+        rows[run[0] : run[-1] + 1].reshape(-1).data for run in np.split(numbers, breaks) if run.size
     ]
 
 
