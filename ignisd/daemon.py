@@ -14,7 +14,7 @@ from functools import partial
 from hypercorn.asyncio import serve as serve_http
 
 from ignisd import log
-from ignisd.connections import LoopErrors, install
+from ignisd.connections import LoopErrors, install, raise_descriptor_limit
 from ignisd.engine.compiles import CompileCounter
 from ignisd.engine.loop import Engine
 from ignisd.errors import ConfigError
@@ -56,6 +56,7 @@ def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
     for warning in resolved.warnings:
         log.write(_log, logging.WARNING, "settings", warning=warning)
     install()
+    raise_descriptor_limit()
     daemon = _Daemon(resolved, environ)
     status = asyncio.run(daemon.run())
     if daemon.leaves_thread:
@@ -190,8 +191,9 @@ class _Daemon:
 
     async def _listen(self) -> None:
         options = http_options(self._settings, self._keys)
-        app = build_app(self._service, options, HttpCounters(), self._resolved)
-        config = server_config(self._listener)
+        counters = HttpCounters()
+        app = build_app(self._service, options, counters, self._resolved)
+        config = server_config(self._listener, counters.count_error)
         await serve_http(app, config, shutdown_trigger=self._closed.wait)  # type: ignore[arg-type]
 
 

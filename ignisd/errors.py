@@ -3,6 +3,7 @@
     IgnisError
     ├── ConfigError             a flag, a file or a checkpoint does not fit; the start is refused
     ├── RequestError            400 invalid_value: the request is wrong, and stays so
+    │   ├── MalformedRequest    400 malformed_request (or 431, 501): no HTTP that can be read
     │   ├── UnsupportedValue    400 unsupported_value
     │   ├── ContextLengthExceeded  400 context_length_exceeded
     │   ├── Unauthorized        401 invalid_api_key
@@ -58,6 +59,22 @@ class RequestError(IgnisError):
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message, param=param)
+
+
+class MalformedRequest(RequestError):
+    """What came over the connection is no HTTP that this server reads.
+
+    Args:
+        what: what was met.
+        status: 400, 431 for a head that is too large, 501 for an unknown transfer encoding.
+    """
+
+    code = "malformed_request"
+
+    def __init__(self, what: str, status: int = 400) -> None:
+        super().__init__(f"The request is not valid HTTP: {what}.")
+        # Of this error alone the status depends on what is wrong.
+        self.status = status  # type: ignore[misc]
 
 
 class UnsupportedValue(RequestError):

@@ -4,13 +4,11 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from hypercorn.config import Config
-
-from ignisd import http1
 from ignisd.chat.policies import ChatPolicies, DeveloperPolicy, ReasoningField, SystemPolicy
-from ignisd.errors import ConfigError
+from ignisd.connections import ServerConfig
+from ignisd.errors import ConfigError, IgnisError
 from ignisd.http.keys import KeyRing, read_keys
 from ignisd.http.options import HttpOptions
 from ignisd.http.origin import OriginPolicy
@@ -89,10 +87,11 @@ def bound_address(listener: socket.socket) -> Address:
     return Address(host, port)
 
 
-def server_config(listener: socket.socket) -> Config:
+def server_config(
+    listener: socket.socket, on_refused: Callable[[IgnisError], None]
+) -> ServerConfig:
     """The HTTP server's settings; it takes the socket over."""
-    http1.install()
-    config = Config()
+    config = ServerConfig(on_refused)
     config.bind = [f"fd://{listener.detach()}"]
     config.keep_alive_timeout = _KEEP_ALIVE_S
     config.backlog = _BACKLOG

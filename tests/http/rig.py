@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import httpx
 from hypercorn.asyncio import serve
-from hypercorn.config import Config, Sockets
+from hypercorn.config import Sockets
 from starlette.applications import Starlette
 
 from ignisd.chat.checkpoint import ModelInfo
+from ignisd.connections import ServerConfig, install
 from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
 from ignisd.http.options import HttpOptions
@@ -59,11 +60,11 @@ def make_rig(script=None, *, options=None, model=None, ready=True, **engine) -> 
     return Rig(scripted, service, app, model, counters)
 
 
-class _OneSocketConfig(Config):
+class _OneSocketConfig(ServerConfig):
     """Hands the server a socket that listens already: an early client waits, and is not refused."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, on_refused):
+        super().__init__(on_refused)
         self.bound = socket.create_server(("127.0.0.1", 0))
         self.bound.setblocking(False)
 
@@ -72,11 +73,13 @@ class _OneSocketConfig(Config):
 
 
 @asynccontextmanager
-async def listening(app) -> AsyncIterator[str]:
+async def listening(app, on_refused=lambda error: None, *, keep_alive_s=60.0) -> AsyncIterator[str]:
     """Serve an application on a free port of the loopback; yields host:port."""
-    config = _OneSocketConfig()
+    install()
+    config = _OneSocketConfig(on_refused)
     config.errorlog = None
     config.graceful_timeout = 0.2
+    config.keep_alive_timeout = keep_alive_s
     config.include_server_header = False
     host, port = config.bound.getsockname()
     stop = asyncio.Event()
