@@ -191,21 +191,21 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Bytes, with a suffix K, M, G or T in powers of 1,024; `none` stands for None."""
+    """Bytes, with a suffix K, M, G or T in powers of 1,024; `none` is the word for None."""
 
-    none: str
+    none: str | None = None
 
     @property
     def wants(self) -> str:
-        return f"a size such as 512M or 2G, or {self.none}"
+        return "a size such as 512M or 2G" + (f", or {self.none}" if self.none else "")
 
     def read(self, raw: object) -> int | None:
-        if raw is None or raw == self.none:
+        if self.none is not None and (raw is None or raw == self.none):
             return None
         return _bytes(raw)
 
     def write(self, value: Any) -> str:
-        return self.none if value is None else write_bytes(value)
+        return str(self.none) if value is None else write_bytes(value)
 
 
 @dataclass(frozen=True, slots=True)

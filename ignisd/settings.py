@@ -19,6 +19,8 @@ from ignisd.kinds import (
     Text,
     Words,
 )
+from ignisd.tier_settings import CHAPTER as _TIERS
+from ignisd.tier_settings import TierSettings
 from state.spec import PAGE_TOKENS, KvFormat
 
 _SERVER = "Server"
@@ -27,10 +29,11 @@ _ENGINE = "Engine"
 _REUSE = "Prompt reuse"
 _MEMORY = "Memory"
 _WATCH = "Logs and checks"
+_CHAPTERS = (_SERVER, _MODEL, _ENGINE, _REUSE, _MEMORY, _TIERS, _WATCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(TierSettings):
     """What the daemon was told to do. `None` in a field that may be `auto` is decided at load.
 
     Raises ConfigError when a value is out of its range or two of them do not go together.
@@ -318,4 +321,6 @@ class Settings:
             )
 
 
-FLAGS: tuple[Flag, ...] = tuple(flags_of(Settings))
+FLAGS: tuple[Flag, ...] = tuple(
+    sorted(flags_of(Settings), key=lambda flag: _CHAPTERS.index(flag.chapter))
+)

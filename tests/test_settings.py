@@ -12,6 +12,7 @@ from ignisd.flags import Flag
 from ignisd.kinds import Address, PoolSize, write_bytes
 from ignisd.resolve import Source, resolve
 from ignisd.settings import FLAGS, Settings
+from state.retained import DEFAULT_TTL_MS
 from state.spec import KvFormat
 
 FLAG = {flag.field: flag for flag in FLAGS}
@@ -46,6 +47,15 @@ OTHER = {
     "reuse_retained_host": "0",
     "reuse_retained_device": "5",
     "reuse_retention_interval": "640",
+    "reuse_kv_host_pool_bytes": "0",
+    "reuse_kv_ram_floor": "1000",
+    "reuse_window_bytes": "4M",
+    "reuse_retained_interactive_ttl": "1.5",
+    "kv_disk_bytes": "4G",
+    "kv_disk_path": "/srv/states",
+    "kv_disk_floor": "8192",
+    "kv_disk_persist": "off",
+    "kv_disk_drain_ms": "0",
     "vram_budget_bytes": "3G",
     "vram_headroom_bytes": "1M",
     "vram_kv_pool_bytes": "4096tok",
@@ -89,6 +99,12 @@ def test_the_defaults_are_the_documented_ones():
     assert (settings.model_decode_share, settings.server_drain_timeout) == (25, 30)
     assert settings.model_kv_format is KvFormat.BF16
     assert settings.model_prefill_chunk is settings.spec_decode_lanes is None
+    assert settings.reuse_kv_host_pool_bytes is settings.reuse_window_bytes is None
+    assert settings.reuse_kv_ram_floor is settings.kv_disk_floor is None
+    assert settings.kv_disk_path is None
+    assert settings.reuse_retained_interactive_ttl * 1000 == DEFAULT_TTL_MS == 300_000
+    assert settings.kv_disk_bytes == 0
+    assert (settings.kv_disk_persist, settings.kv_disk_drain_ms) == (True, 5000)
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.field)
@@ -215,6 +231,16 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path):
         ("server_allowed_origins", "http://a http://b"),
         ("server_max_body_bytes", "-1"),
         ("reuse_scope", "user"),
+        ("reuse_kv_host_pool_bytes", "-1"),
+        ("reuse_kv_ram_floor", "0"),
+        ("reuse_window_bytes", "all"),
+        ("reuse_retained_interactive_ttl", "-1"),
+        ("kv_disk_bytes", "auto"),
+        ("kv_disk_bytes", "off"),
+        ("kv_disk_path", ""),
+        ("kv_disk_floor", "-64"),
+        ("kv_disk_persist", "4"),
+        ("kv_disk_drain_ms", "1.5"),
     ],
 )
 def test_a_value_out_of_range_is_refused_naming_flag_value_and_limit(field: str, text: str):
