@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 
 from state.pages import NULL_PAGE, PageLedger
-from state.retained import Rank, rank
 from state.reuse import ReuseIndex
 from state.slots import SlotLedger
 from state.spec import PAGE_TOKENS
@@ -150,11 +149,7 @@ def check_conversations(index: ReuseIndex) -> None:
         assert all(one.conversation == conversation for one in states), (
             f"conversation {conversation} lists a state of another"
         )
-        kept = [
-            one.id
-            for one in states
-            if one.kind.is_checkpoint and rank(one, one.used_ms) > Rank.LOWEST
-        ]
+        kept = [one.id for one in states if one.kind.is_checkpoint and not one.superseded]
         assert len(kept) <= 2, f"conversation {conversation} keeps {len(kept)} checkpoints: {kept}"
     listed = Counter(id for ids in index.members.values() for id in ids)
     assert listed == Counter(one.id for one in index), (

@@ -123,7 +123,7 @@ class Retained:
         return self.chain.digests[-1]
 
 
-def rank(retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> Rank:
+def rank(retained: Retained, now_ms: float, ttl_ms: float) -> Rank:
     """How strongly a state holds its place.
 
     A prefix or junction that was never hit, or has been idle longer than `ttl_ms`, is worth a
@@ -137,14 +137,12 @@ def rank(retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> R
     return held
 
 
-def serves_a_person(retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS) -> bool:
+def serves_a_person(retained: Retained, now_ms: float, ttl_ms: float) -> bool:
     """Whether an interactive request left the state, and it was used within `ttl_ms`."""
     return retained.cls is Class.INTERACTIVE and now_ms - retained.used_ms <= ttl_ms
 
 
-def rank_key(
-    retained: Retained, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS
-) -> tuple[bool, float, int]:
+def rank_key(retained: Retained, now_ms: float, ttl_ms: float) -> tuple[bool, float, int]:
     """Sorts states of one rank in the order in which they give way.
 
     Agents' states go before interactive ones, then the least recently used, then the oldest. An

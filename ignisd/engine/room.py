@@ -54,7 +54,7 @@ def victims(world: World, now_ms: float) -> Iterator[tuple[Rank, Retained]]:
     Otherwise as many prefixes as there are slots, each hit now and then, would leave none to any
     conversation.
     """
-    return world.index.victims(now_ms, most_protected=world.slots.num_slots // 2)
+    return world.index.victims(now_ms, world.limits.ttl_ms, world.slots.num_slots // 2)
 
 
 def gainable(world: World, live: Iterable[Sequence] = ()) -> int:
@@ -131,7 +131,7 @@ def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] |
     taken = world.slots.take(owner)
     if taken is None:
         lowest = next(victims(world, now_ms), None)
-        if lowest is None or not _gives_way(*lowest, _as_retained(world, wish, now_ms), now_ms):
+        if lowest is None or not _gives_way(world, *lowest, wish, now_ms):
             return SkipReason.NO_SLOT
         world = give_up(world, lowest[1], now_ms)
         taken = world.slots.take(owner)
@@ -140,9 +140,10 @@ def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] |
     return replace(world, slots=slots, next_retained_id=owner + 1), slot
 
 
-def _gives_way(held_rank: Rank, held: Retained, new: Retained, now_ms: float) -> bool:
-    held_key = (held_rank, rank_key(held, now_ms))
-    return held_key < (rank(new, now_ms), rank_key(new, now_ms))
+def _gives_way(world: World, held_rank: Rank, held: Retained, wish: Wish, now_ms: float) -> bool:
+    new, ttl_ms = _as_retained(world, wish, now_ms), world.limits.ttl_ms
+    held_key = (held_rank, rank_key(held, now_ms, ttl_ms))
+    return held_key < (rank(new, now_ms, ttl_ms), rank_key(new, now_ms, ttl_ms))
 
 
 def _as_retained(world: World, wish: Wish, now_ms: float) -> Retained:

@@ -226,7 +226,7 @@ def test_a_conversation_keeps_its_latest_checkpoint_and_the_one_that_opened_the_
     assert isinstance(index.longest_match(chain_of_letters([1, 2, 3, 9]), 256), Match)
     sunk = index.get(3)
     assert sunk is not None
-    assert rank(sunk, 0.0) is Rank.LOWEST
+    assert rank(sunk, 0.0, 1000.0) is Rank.LOWEST
 
 
 def test_periodic_states_and_junctions_pass_a_conversation_on_and_supersede_nothing() -> None:
