@@ -18,6 +18,7 @@ from ignisd.engine.types import LaneStart, PrefillWork, Round, RoundResult, Samp
 from state.spec import PAGE_TOKENS
 
 VOCABULARY = 509
+CELL_BYTES = PAGE_TOKENS * 8
 POISON = -1
 """What never written rows of a page hold; no token."""
 
@@ -76,6 +77,11 @@ def cold_answer(
     return answer
 
 
+def _signed(history: int) -> int:
+    """The hash as a cell holds it."""
+    return history - 2**64 if history >= 2**63 else history
+
+
 @dataclass
 class Lane:
     """A row of the decode batch."""
@@ -105,7 +111,11 @@ class FakeDevice:
         self.lanes = [Lane() for _ in range(self.num_lanes)]
         self.slots: list[Image | None] = [None] * self.num_slots
         self.cells = np.full((self.num_cells, PAGE_TOKENS), POISON, np.int64)
-        self.images: dict[int, Image] = {}
+
+    @property
+    def cell_rows(self) -> npt.NDArray[np.uint8]:
+        """[num_cells, CELL_BYTES]: the same memory as bytes."""
+        return self.cells.view(np.uint8)
 
     def run(self, work: Round) -> object:
         """Execute a round; the returned handle is its result."""
@@ -152,19 +162,16 @@ class FakeDevice:
         """Spread an image over cells, so that the loss of any of them is noticed."""
         for number, cell in enumerate(cells):
             self.cells[cell] = POISON
-            self.cells[cell, :3] = (image.history % 2**62, image.position, number)
-            self.images[cell] = image
+            self.cells[cell, :3] = (_signed(image.history), image.position, number)
 
     def read_cells(self, cells: tuple[int, ...]) -> Image:
         """The image that these cells hold together."""
-        images = {self.images.get(cell) for cell in cells}
-        image = images.pop()
-        if images or image is None:
-            raise Disagreement(f"cells {cells} hold parts of several images, or of none")
-        for number, cell in enumerate(cells):
-            if tuple(self.cells[cell, :3]) != (image.history % 2**62, image.position, number):
-                raise Disagreement(f"cell {cell} was written by something else")
-        return image
+        parts = {tuple(self.cells[cell, :2].tolist()) for cell in cells}
+        numbers = self.cells[list(cells), 2].tolist()
+        if len(parts) != 1 or numbers != list(range(len(cells))):
+            raise Disagreement(f"cells {cells} hold no image, or parts of several")
+        history, position = parts.pop()
+        return Image(history % 2**64, position)
 
     def start(self, work: LaneStart, captured: list[int]) -> None:
         """Begin in a lane, or go on there."""

@@ -46,12 +46,12 @@ def lane_not_cleared() -> Plant:
     """A cold request begins in the state that the lane's last one left."""
     real = DeviceRunner._start
 
-    def start(self: DeviceRunner, work: LaneStart) -> None:
+    def start(self: DeviceRunner, work: LaneStart, written: dict[int, jax.Array]) -> None:
         bank = self.device.bank
         if work.slot is not None:
-            real(self, work)
+            real(self, work, written)
             return
-        row = self._sampling_row(work.sampling, work.prompt)
+        row = self._sampling_row(work)
         lane = np.int32(work.lane)
         self.device.sampler = self.programs.set_sampling(self.device.sampler, lane, row)
         assert self.device.bank is bank

@@ -232,13 +232,13 @@ def lookups_counted_while_waiting() -> Plant:
 @mutant
 def cached_is_what_matched() -> Plant:
     """The tokens that matched are reported as those that were reused."""
-    real = admission.reuse_of
+    real = accounts.reuse_of
 
     def reuse_of(*args: Any) -> Any:
         reuse = real(*args)
         return replace(reuse, cached_tokens=reuse.matched_tokens)
 
-    return patch.object(admission, "reuse_of", reuse_of)
+    return patch.object(accounts, "reuse_of", reuse_of)
 
 
 @mutant

@@ -86,7 +86,8 @@ def look_up(world: World, request: Request) -> Match | Miss:
 
 
 def awaits_leader(world: World, request: Request, found: Match | Miss) -> bool:
-    """Whether a prefill under way will publish a state that makes waiting for it worth while.
+    """Whether one under way will publish a state that makes waiting for it worth while: a prefill
+    where it is cut, a restore where it resumes.
 
     Asked anew in every round, so followers wake by themselves when the leader has published, was
     cancelled, or found no slot; the first of them then goes ahead and the others follow it.
@@ -97,12 +98,15 @@ def awaits_leader(world: World, request: Request, found: Match | Miss) -> bool:
     for one in world.pending:
         if _shares(request, one.chain, one.length, least):
             return True
-    return any(
-        _shares(request, seq.request.chain, cut.position, least)
-        for seq in world.running
-        if seq.phase is Phase.PREFILLING
-        for cut in reversed(seq.cuts)
-    )
+    for seq in world.running:
+        restores = seq.phase is Phase.RESTORING and seq.found is not None
+        if restores and _shares(request, seq.request.chain, seq.kept_at, least):
+            return True
+        if seq.phase in (Phase.PREFILLING, Phase.RESTORING) and any(
+            _shares(request, seq.request.chain, cut.position, least) for cut in reversed(seq.cuts)
+        ):
+            return True
+    return False
 
 
 def _shares(request: Request, chain: Chain, length: int, least: int) -> bool:
@@ -258,6 +262,8 @@ def _restore(
     if paged is None:
         return None
     world, table = paged
+    length = below.stored.length
+    cuts = cuts_of(world, seq.request, found)
     seq = replace(
         seq,
         phase=Phase.RESTORING,
@@ -265,6 +271,8 @@ def _restore(
         looked=None,
         table=table,
         position=found.length,
+        cuts=tuple(cut for cut in cuts if cut.position > length),
+        kept_at=length,
         stored_id=below.stored.id,
         moved_pages=len(shared),
         found=found,

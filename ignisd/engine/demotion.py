@@ -12,7 +12,7 @@ from ignisd.engine.stats import NotDemoted
 from ignisd.engine.tiers import Tiers, given_up
 from ignisd.engine.world import World, count, tally
 from state.retained import Retained
-from state.tiers.arena import Placement
+from state.tiers.cells import Placement
 from state.tiers.stored import Stored, stored_of
 
 

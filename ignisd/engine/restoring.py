@@ -8,7 +8,7 @@ in a slot as well if its rank finds one, so that the next request finds it on th
 
 from dataclasses import replace
 
-from ignisd.engine.accounts import account, cuts_of
+from ignisd.engine.accounts import account
 from ignisd.engine.captures import keep_restored
 from ignisd.engine.demotion import displacing, may_give_way
 from ignisd.engine.moves import Raise, ReadFile
@@ -225,15 +225,12 @@ def _claimed(
     began_ms = seq.timings.admitted_ms
     waited_ms = 0.0 if began_ms is None else now_ms - began_ms
     world, slot = keep_restored(world, seq, stored.kind, stored.length, now_ms)
-    cuts = cuts_of(world, seq.request, found)
     seq = replace(
         seq,
         phase=Phase.PREFILLING,
         position=stored.length,
         found=None,
         reuse=seq.reuse if seq.told else replace(reuse, restore_ms=waited_ms),
-        cuts=tuple(cut for cut in cuts if cut.position > stored.length),
-        kept_at=stored.length,
     )
     world = tally(with_sequence(world, seq), "restored", tier)
     return world, replace(start, keep_slot=slot)

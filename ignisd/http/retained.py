@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ignisd.chat.checkpoint import ModelInfo
-from ignisd.engine.admission import look_up, reuse_of
+from ignisd.engine.accounts import reuse_of
+from ignisd.engine.admission import look_up
 from ignisd.engine.room import victims
 from ignisd.engine.types import Place, Tier
 from ignisd.engine.world import World

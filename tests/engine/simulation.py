@@ -8,10 +8,11 @@ the interesting things did happen.
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_planned, check_world
+from ignisd.engine.files import Command
 from ignisd.engine.room import flush, gainable
 from ignisd.engine.tiers import TierLimits, Tiers
 from ignisd.engine.types import (
@@ -31,7 +32,10 @@ from state.chain import chain_of, link_page
 from state.retention import Marks, RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 from state.tiers.arena import Arena
-from tests.fake_device import VOCABULARY, FakeDevice, cold_answer
+from state.tiers.format import Layout
+from state.tiers.shelf import Shelf
+from tests.engine.sim_disk import SimulatedFiles
+from tests.fake_device import CELL_BYTES, VOCABULARY, FakeDevice, cold_answer
 
 STOP_IDS = frozenset({3, 77, 200})
 FINGERPRINT = Fingerprint.of(model="fake")
@@ -194,13 +198,15 @@ class Simulation:
             0 if tiers is None else tiers.arena.num_cells,
             loses=lambda position: rng.random() < 0.05,
         )
+        self.files = self._files()
+        self.commands: list[Command] = []
         self.link = _colliding if rng.random() < 0.2 else link_page
         mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
         self.lengths = (60, 100) if tight else rng.choice(mixed)
         self.traffic = Traffic(rng, limits.max_context)
         self.clients: dict[int, Client] = {}
         self.under_way: list[object] = []
-        self.checked: tuple[object, ...] = (None,) * 4
+        self.checked: tuple[object, ...] = (None,) * 5
         self.now_ms = 0.0
         self.phases_cancelled: Counter[Phase] = Counter()
 
@@ -209,13 +215,26 @@ class Simulation:
         if rng.random() < 0.25:
             return None
         limits = TierLimits(
-            image_bytes=rng.choice((1, 3)),
-            window_bytes=rng.choice((1, 2, 5, 40)),
+            image_bytes=rng.choice((1, 3)) * CELL_BYTES,
+            window_bytes=rng.choice((1, 2, 5, 40)) * CELL_BYTES,
+            disk_floor_tokens=rng.choice((1, 64, 128)),
+            low_cells=rng.choice((0, 2, 10, 60)),
             ram_floor_tokens=rng.choice((1, 64, 192)),
             ttl_ms=rng.choice((100.0, 300_000.0)),
         )
         num_cells = rng.choice((3, 8, 20, 60))
-        return Tiers(limits, Arena.empty(num_cells, rng.choice((1, 2)), 1))
+        return Tiers(limits, Arena.empty(num_cells, rng.choice((1, 2)), CELL_BYTES))
+
+    def _files(self) -> SimulatedFiles | None:
+        tiers = self.world.tiers
+        if tiers is None or self.rng.random() < 0.5:
+            return None
+        files = SimulatedFiles(self.rng, self.device, self.rng.choice((0.0, 0.0, 0.02, 0.3)))
+        layout = Layout(FINGERPRINT, CELL_BYTES, tiers.arena.image_cells)
+        ceiling_bytes = self.rng.choice((20_000, 60_000, 10_000_000))
+        shelf = Shelf.empty(files.root, layout, ceiling_bytes)
+        self.world = replace(self.world, tiers=replace(tiers, shelf=shelf))
+        return files
 
     def run(self) -> Outcome:
         """Play until every request has ended; then everything must be given back."""
@@ -239,6 +258,9 @@ class Simulation:
         if self.to_come and rng.random() < 0.35:
             for _ in range(min(rng.choice((1, 1, 1, 3)), self.to_come)):
                 self._submit()
+        for command in self.commands:
+            self.world = command(self.world, self.now_ms)
+        self.commands = []
         open_ids = list(self.world.sequences)
         self._cancel(open_ids)
         if open_ids and rng.random() < 0.05:
@@ -294,6 +316,7 @@ class Simulation:
         """Plan and dispatch a round, then commit the one before; sometimes without overlap."""
         before = self.world
         self.world, work = scheduler.plan(before, self.now_ms)
+        filed = self._file()
         self._check_world()
         check_planned(self.world, work, self.now_ms)
         self._check_parked(before)
@@ -302,7 +325,8 @@ class Simulation:
             self.under_way.append(self.device.run(work))
         self._deliver()
         depth = 1 if work is not None and self.rng.random() < 0.8 else 0
-        worked = bool(self.under_way)
+        self._check_disk()
+        worked = bool(self.under_way) or filed
         while len(self.under_way) > depth:
             self.now_ms += self.rng.choice((1.0, 5.0, 30.0))
             result = self.device.fetch(self.under_way.pop(0))
@@ -310,10 +334,31 @@ class Simulation:
             self._hear(events)
         return worked
 
+    def _file(self) -> bool:
+        """Hand orders to the threads of files, and hear what they did."""
+        self.world, orders = scheduler.take_orders(self.world)
+        if self.files is None:
+            assert not orders, f"{len(orders)} orders without a disk"
+            return False
+        self.files.give(orders)
+        self.commands += self.files.turn()
+        return bool(orders) or self.files.busy or bool(self.commands)
+
+    def _check_disk(self) -> None:
+        """What lies on the disk is no more than is charged, and that no more than the ceiling."""
+        tiers = self.world.tiers
+        if self.files is None or tiers is None or tiers.shelf is None:
+            return
+        if self.rng.random() < 0.1:
+            tiers.shelf.check()
+            sizes = (path.stat().st_size for path in self.files.root.rglob("*") if path.is_file())
+            there = sum(sizes)
+            assert there <= tiers.shelf.used_bytes, f"{there} of {tiers.shelf.used_bytes} bytes"
+
     def _check_world(self) -> None:
         """Every invariant; skipped while rounds only decode and no ledger has changed."""
         world = self.world
-        ledgers = (world.pages, world.slots, world.index, world.pending)
+        ledgers = (world.pages, world.slots, world.index, world.pending, world.tiers)
         if any(new is not old for new, old in zip(ledgers, self.checked, strict=True)):
             check_world(world)
             self.checked = ledgers
@@ -392,14 +437,48 @@ class Simulation:
             if work.prefill is not None and work.prefill.sequence_id == request_id:
                 yield work.prefill.start, len(work.prefill.tokens)
 
+    def _finish_files(self) -> None:
+        """Let the threads of files end what they were told, on a disk that works."""
+        if self.files is None:
+            return
+        self.files.disk.fails = 0.0
+        for _ in range(200):
+            if not self._file():
+                return
+            for command in self.commands:
+                self.world = command(self.world, self.now_ms)
+            self.commands = []
+            self.now_ms += 20_000.0
+            self.world, work = scheduler.plan(self.world, self.now_ms)
+            if work is not None:
+                self.world, _ = scheduler.commit(self.world, self.device.run(work), self.now_ms)
+        raise AssertionError(f"files are still busy with {self.files.waiting}")
+
+    def _check_no_file(self) -> None:
+        """After a flush nothing is left on the disk."""
+        if self.files is None:
+            return
+        self.now_ms += 20_000.0
+        self.world, _ = scheduler.plan(self.world, self.now_ms)
+        self._finish_files()
+        assert self.world.tiers is not None
+        assert self.world.tiers.shelf is not None
+        left = [path.name for path in self.files.root.rglob("*") if path.is_file()]
+        assert not left, f"{len(left)} files are left: {left}"
+        used = self.world.tiers.shelf.used_bytes
+        assert used == 0, f"{used} bytes are charged for no file"
+        self.files.close()
+
     def _settle(self) -> None:
         """Everything has ended; after a flush every page, slot and lane is back."""
         unheard = [key for key, client in self.clients.items() if client.finish is None]
         assert not unheard, f"requests {unheard} never heard of their end"
         assert not self.world.pending, f"{len(self.world.pending)} captures are left over"
         check_world(self.world)
-        empty = flush(self.world)
+        self._finish_files()
+        self.world = empty = flush(self.world)
         check_world(empty)
+        self._check_no_file()
         assert empty.pages.num_used == 0, f"{empty.pages.num_used} pages leaked"
         assert empty.slots.num_used == 0, f"{empty.slots.num_used} slots leaked"
         if empty.tiers is not None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from ignisd.engine.tiers import TierLimits, Tiers
-from ignisd.engine.types import FinishReason
+from ignisd.engine.types import FinishReason, Tier
 from state.spec import Class
 from state.tiers.arena import Arena
 from tests.engine.test_exactness import Cold
@@ -64,7 +64,7 @@ def test_what_comes_back_from_below_gives_equal_bits(name: str, window_pages: in
     counters = server.world.counters
     assert tiers["kv_ram"], tiers
     assert counters.resumed, counters
-    assert counters.restored["kv_ram"], counters
+    assert counters.restored[Tier.KV_RAM], counters
 
 
 def test_what_finds_no_room_below_is_computed_anew_with_equal_bits() -> None:
