@@ -223,8 +223,8 @@ def lookups_counted_while_waiting() -> Plant:
     """A waiting request's lookup is counted in every round."""
     real = admission.admit_all
 
-    def admit_all(world: World, now_ms: float) -> Any:
-        return real(count(world, lookups=len(world.queue)), now_ms)
+    def admit_all(world: World, *more: Any) -> Any:
+        return real(count(world, lookups=len(world.queue)), *more)
 
     return patch.object(scheduler, "admit_all", admit_all)
 

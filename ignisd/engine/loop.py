@@ -9,9 +9,12 @@ round is under way at most times. All of it but the device calls belongs to one 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
-from ignisd.engine import scheduler
+from ignisd.engine import admission, scheduler
 from ignisd.engine.check import check_planned, check_world
+from ignisd.engine.histogram import LOOKUP_SECONDS, ROUND_SECONDS, Histogram
 from ignisd.engine.room import flush
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.stream import Stream
@@ -33,6 +36,7 @@ from ignisd.engine.types import (
 from ignisd.engine.world import World
 from ignisd.errors import Draining, EngineFailure, Overloaded
 from state.retained import Kind
+from state.reuse import Match, Miss
 
 Command = Callable[[World, float], World]
 
@@ -97,6 +101,8 @@ class Engine:
         self._alive = True
         self._progress_ms = clock()
         self._plan_ms = self._device_ms = self._deliver_ms = 0.0
+        self._lookup_s = Histogram(LOOKUP_SECONDS)
+        self._capture_s = Histogram(ROUND_SECONDS)
 
     @property
     def world(self) -> World:
@@ -139,6 +145,11 @@ class Engine:
 
         self._tell(command)
         return told
+
+    def adjust(self, queue_limit: int, **limits: Any) -> None:
+        """Change how many requests may wait, now, and bounds of `Limits`, before the next round."""
+        self._queue_limit = queue_limit
+        self._tell(lambda world, now_ms: replace(world, limits=replace(world.limits, **limits)))
 
     def _leave(self, request_id: int, reason: FinishReason) -> None:
         self._tell(lambda world, now_ms: scheduler.cancel(world, request_id, now_ms, reason))
@@ -196,6 +207,8 @@ class Engine:
             fetched_ms = self._clock()
             self._device_ms += fetched_ms - planned_ms
             if result is not None:
+                took_ms = fetched_ms - self._world.in_flight[0].planned_ms
+                self._capture_s.observe(took_ms / 1000, len(result.captured))
                 self._world, events = scheduler.commit(self._world, result, fetched_ms)
                 self._deliver(events, fetched_ms)
             self._progress_ms = self._clock()
@@ -231,7 +244,7 @@ class Engine:
         for command in inbox:
             self._world = command(self._world, now_ms)
         self._cancel_stalled(now_ms)
-        self._world, work = scheduler.plan(self._world, now_ms)
+        self._world, work = scheduler.plan(self._world, now_ms, self._look)
         if self._check:
             check_world(self._world)
             check_planned(self._world, work, now_ms)
@@ -241,6 +254,12 @@ class Engine:
         for one in notices:
             self._on_notice(one)
         return work
+
+    def _look(self, world: World, request: Request) -> Match | Miss:
+        began_ms = self._clock()
+        found = admission.look_up(world, request)
+        self._lookup_s.observe((self._clock() - began_ms) / 1000)
+        return found
 
     def _deliver(self, events: tuple[Event, ...], now_ms: float) -> None:
         for event in events:
@@ -326,4 +345,6 @@ class Engine:
             deliver_ms=self._deliver_ms,
             late_compiles=self._late_compiles(),
             skipped_in_row=world.skipped_in_row,
+            lookup_s=self._lookup_s.copy(),
+            capture_s=self._capture_s.copy(),
         )

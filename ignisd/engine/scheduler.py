@@ -8,7 +8,7 @@ that step's token arrives for a sequence that is gone, and is dropped.
 
 from dataclasses import replace
 
-from ignisd.engine.admission import admit_all, entry_pages
+from ignisd.engine.admission import Look, admit_all, entry_pages
 from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
 from ignisd.engine.pacing import may_prefill, paced
 from ignisd.engine.room import make_room
@@ -100,7 +100,7 @@ def take_notices(world: World) -> tuple[World, tuple[Notice, ...]]:
     return replace(world, notices=()), world.notices
 
 
-def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
+def plan(world: World, now_ms: float, look: Look | None = None) -> tuple[World, Round | None]:
     """The next round, and the world in which it is under way; None when there is nothing to do.
 
     When nothing can be done although lanes wait for pages, and no round is under way that could
@@ -108,7 +108,7 @@ def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
     for ever.
     """
     while True:
-        planned, work = _plan(world, now_ms)
+        planned, work = _plan(world, now_ms, look)
         if work is not None:
             return planned, work
         victim = _unplaceable(planned, now_ms)
@@ -122,11 +122,11 @@ def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
         world = count(finish(planned, victim, FinishReason.ERROR, now_ms, message), unplaced=1)
 
 
-def _plan(world: World, now_ms: float) -> tuple[World, Round | None]:
+def _plan(world: World, now_ms: float, look: Look | None) -> tuple[World, Round | None]:
     number = world.next_round
     world, saves = plan_saves(world, now_ms)
     world, decode = _plan_decode(world, now_ms)
-    world, starts = admit_all(world, now_ms)
+    world, starts = admit_all(world, now_ms, look)
     world, prefill = _plan_prefill(world, bool(decode), now_ms)
     if not (saves or starts or prefill or decode):
         return world, None
