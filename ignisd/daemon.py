@@ -30,8 +30,9 @@ from ignisd.listen import (
     inherited,
     server_config,
 )
-from ignisd.load import Loaded, find_model, load_model
+from ignisd.load import Loaded, load_model
 from ignisd.notify import Notifier, keep_telling
+from ignisd.planning import find_model
 from ignisd.resolve import Resolved
 
 _log = logging.getLogger("ignisd.daemon")
@@ -170,6 +171,7 @@ class _Daemon:
         await engine.stop(settings.server_drain_timeout * 1000.0)
         if turning.exception() is not None:
             return await self._bury(turning)
+        loaded.close()
         return 0 if self._stop.is_set() else 1
 
     async def _bury(self, turning: "asyncio.Task[None]") -> int:
@@ -199,7 +201,7 @@ class _Daemon:
 
 def _facts(loaded: Loaded) -> Facts:
     """What the control plane tells of a loaded model."""
-    plan, limits = loaded.plan, loaded.world.limits
+    plan, limits, slots = loaded.plan, loaded.world.limits, loaded.world.slots
     return Facts(
         page_bytes=plan.page_bytes,
         image_bytes=plan.image_bytes,
@@ -209,5 +211,8 @@ def _facts(loaded: Loaded) -> Facts:
             "model.max-context": limits.max_context,
             "model.prefill-chunk": limits.chunk_tokens,
             "spec.decode-lanes": limits.num_lanes,
+            "reuse.retained-host": slots.num_slots - slots.num_device,
+            **loaded.below.settled(),
         },
+        kv_ram=loaded.below.facts(),
     )

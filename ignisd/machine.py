@@ -1,9 +1,12 @@
-"""What the machine has: memory for this process, and folders for what may be rebuilt."""
+"""What the machine has: memory for this process, and folders for what it leaves behind."""
 
 import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from ignisd.errors import ConfigError
 
 _CGROUP_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
 
@@ -43,11 +46,43 @@ def read_host_memory(root: Path = Path("/")) -> HostMemory:
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Where compiled programs go by default: systemd's cache folder, or the user's."""
-    given = environ.get("CACHE_DIRECTORY")
-    if given:
-        return Path(given.partition(":")[0])
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "ignisd"
+    return _own_folder(environ, "CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache")
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Where what shall outlive the process goes by default: systemd's state folder, or the user's.
+
+    The user's is `$XDG_STATE_HOME/ignisd`, or `~/.local/state/ignisd`.
+    """
+    return _own_folder(environ, "STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state")
+
+
+def _own_folder(environ: Mapping[str, str], given: str, base: str, home: str) -> Path:
+    """The first folder of the variable `given`, or ours in the folder of `base` or in the home."""
+    folders = environ.get(given)
+    if folders:
+        return Path(folders.partition(":")[0])
+    named = environ.get(base)
+    return (Path(named) if named else Path.home() / home) / "ignisd"
+
+
+def require_folder(flag: str, folder: Path, mode: int = 0o777) -> None:
+    """Make a folder that this process may write, unless it is there.
+
+    Args:
+        flag: what named it.
+        mode: its permissions where it has to be made.
+
+    Raises:
+        ConfigError: it cannot be made or written.
+    """
+    ask = "name a folder that this process may write"
+    try:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{flag} {folder} cannot be made: {error.strerror}; {ask}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{flag} {folder} cannot be written; {ask}")
 
 
 def _cgroup_limits(root: Path) -> list[int]:

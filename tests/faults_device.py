@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+import jax
 import numpy as np
 
 from ignisd.engine import runner

@@ -20,8 +20,8 @@ def publish_early() -> AbstractContextManager[Any]:
     """A capture is findable when it is planned, before its round has run."""
     real = scheduler.plan
 
-    def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
-        world, work = real(world, now_ms)
+    def plan(world: World, now_ms: float, *more: Any) -> tuple[World, Round | None]:
+        world, work = real(world, now_ms, *more)
         if work is not None:
             slots = frozenset(one.slot for one in world.pending)
             world = captures.publish(world, work.number, slots, now_ms)
@@ -46,8 +46,8 @@ def capture_before_write() -> AbstractContextManager[Any]:
     """The slot of a capture receives what the lane held before the chunk was read."""
     real = scheduler.plan
 
-    def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
-        world, work = real(world, now_ms)
+    def plan(world: World, now_ms: float, *more: Any) -> tuple[World, Round | None]:
+        world, work = real(world, now_ms, *more)
         if work is None or work.prefill is None or not work.prefill.captures:
             return world, work
         read = work.prefill

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ignisd.chat import output
-from ignisd.engine import admission, captures, check, room, scheduler
+from ignisd.engine import accounts, admission, captures, check, room, scheduler
 from ignisd.engine.loop import Engine
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import FinishReason, LaneStart, Phase, SamplingParams
@@ -223,8 +223,8 @@ def lookups_counted_while_waiting() -> Plant:
     """A waiting request's lookup is counted in every round."""
     real = admission.admit_all
 
-    def admit_all(world: World, now_ms: float) -> Any:
-        return real(count(world, lookups=len(world.queue)), now_ms)
+    def admit_all(world: World, *more: Any) -> Any:
+        return real(count(world, lookups=len(world.queue)), *more)
 
     return patch.object(scheduler, "admit_all", admit_all)
 

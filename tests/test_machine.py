@@ -1,10 +1,17 @@
-"""Host memory as the kernel tells it, and the folder for what may be rebuilt."""
+"""Host memory as the kernel tells it, and the folders for what the daemon leaves behind."""
 
 from pathlib import Path
 
 import pytest
 
-from ignisd.machine import HostMemory, cache_folder, read_host_memory
+from ignisd.errors import ConfigError
+from ignisd.machine import (
+    HostMemory,
+    cache_folder,
+    read_host_memory,
+    require_folder,
+    state_folder,
+)
 
 GIB = 1 << 30
 
@@ -60,3 +67,27 @@ def test_the_cache_folder_follows_systemd_then_the_user():
     assert cache_folder({"CACHE_DIRECTORY": "/a:/b", "XDG_CACHE_HOME": "/c"}) == Path("/a")
     assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/ignisd")
     assert cache_folder({}) == Path.home() / ".cache" / "ignisd"
+
+
+def test_the_state_folder_follows_systemd_then_the_user():
+    assert state_folder({"STATE_DIRECTORY": "/a:/b", "XDG_STATE_HOME": "/c"}) == Path("/a")
+    assert state_folder({"XDG_STATE_HOME": "/c"}) == Path("/c/ignisd")
+    assert state_folder({"CACHE_DIRECTORY": "/d"}) == Path.home() / ".local/state/ignisd"
+
+
+def test_a_folder_is_made_as_private_as_it_must_be(tmp_path: Path):
+    folder = tmp_path / "a" / "b"
+    require_folder("--kv-disk-path", folder, 0o700)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    require_folder("--kv-disk-path", folder, 0o700)
+
+
+def test_a_folder_that_cannot_be_used_is_refused_naming_the_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--kv-disk-path .*/file/x cannot be made: Not a dir"):
+        require_folder("--kv-disk-path", tmp_path / "file" / "x")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="--kv-disk-path .* cannot be written; name a folder"):
+        require_folder("--kv-disk-path", tmp_path)

@@ -30,6 +30,7 @@ class OwnTarget:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         loaded = load_model(settings, environ, lambda: datetime.now(UTC), lambda done: None)
         self.inexact = loaded.inexact
+        self._loaded = loaded
         self._info = loaded.info
         self._ids = itertools.count(1)
         self._engine = Engine(
@@ -107,6 +108,7 @@ class OwnTarget:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._loaded.close()
 
 
 def _now_ms() -> float:

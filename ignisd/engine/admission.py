@@ -1,6 +1,7 @@
 """Who enters next, from where it resumes, and with which pages and lane; or that it waits."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 
 from ignisd.engine.accounts import account, claimed, cuts_of
@@ -24,8 +25,13 @@ from state.retention import Cut
 from state.reuse import Match, Miss, MissReason
 from state.spec import PAGE_TOKENS
 
+LookUp = Callable[[World, Request], Match | Miss]
+"""What the device has for a request; who wants to time it passes one that does."""
 
-def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]]:
+
+def admit_all(
+    world: World, now_ms: float, look: LookUp | None = None
+) -> tuple[World, tuple[LaneStart, ...]]:
     """Admit from the queue in order of standing until one must wait for a lane or for pages.
 
     Nobody overtakes a request that waits for these, or a large one could wait for ever. A request
@@ -49,13 +55,13 @@ def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]
                 break
             world = resumed
             continue
-        world, seq, look = _looked(world, seq)
-        world = mark_partings(world, seq.request, look.found)
-        if awaits_leader(world, seq.request, look.found):
+        world, seq, seen = _looked(world, seq, look or look_up)
+        world = mark_partings(world, seq.request, seen.found)
+        if awaits_leader(world, seq.request, seen.found):
             continue
-        admitted = _admit(world, seq, look, lane, now_ms)
+        admitted = _admit(world, seq, seen, lane, now_ms)
         if admitted is None:
-            wanted = wanted_pages(world, seq, look.found, now_ms)
+            wanted = wanted_pages(world, seq, seen.found, now_ms)
             world = evict_for_entry(world, seq, wanted, now_ms)
             break
         world, start = admitted
@@ -63,7 +69,7 @@ def admit_all(world: World, now_ms: float) -> tuple[World, tuple[LaneStart, ...]
     return world, tuple(starts)
 
 
-def _looked(world: World, seq: Sequence) -> tuple[World, Sequence, Look]:
+def _looked(world: World, seq: Sequence, look_up: LookUp) -> tuple[World, Sequence, Look]:
     """What the tiers have for a request; they are asked again only when one of them has changed."""
     look = seq.looked
     tiers = world.tiers

@@ -15,6 +15,8 @@ from ignisd.settings import Settings
 from state.spec import PAGE_TOKENS, StateSpec
 
 CPU = "cpu"
+HOST_SLOTS = "host slots"
+KV_RAM = "kv_ram"
 
 _NULL_PAGES = 1
 _CHUNK_TOKENS = {CPU: 256}
@@ -104,6 +106,10 @@ class MemoryPlan:
         """Bytes of all lines in one memory."""
         return sum(line.num_bytes for line in self.lines if line.where is where)
 
+    def line_bytes(self, name: str) -> int:
+        """Bytes of one line, by its name."""
+        return sum(line.num_bytes for line in self.lines if line.name == name)
+
     @property
     def free_bytes(self) -> int:
         """Device bytes that the plan leaves unused, headroom apart."""
@@ -184,7 +190,7 @@ def budget_for(
     asked = settings.vram_budget_bytes
     if asked is not None and asked > have:
         raise ConfigError(
-            f"--vram-budget-bytes {write_bytes(asked)} is more than the {_mib(have)} that this "
+            f"--vram-budget-bytes {write_bytes(asked)} is more than the {mib(have)} that this "
             f"{'machine or control group' if shared else 'device'} has."
         )
     budget = asked if asked is not None else have // _CPU_BUDGET_DIVISOR if shared else have
@@ -204,6 +210,7 @@ def plan_memory(
     sampling_bytes: int,
     num_captures: int,
     pool: PoolSize | None = None,
+    below: tuple[Line, ...] = (),
 ) -> MemoryPlan:
     """Plan every byte, and give the KV pool what is left.
 
@@ -217,6 +224,7 @@ def plan_memory(
         num_captures: images that one chunk's pass may emit, the discarded one included.
         pool: the pool's size when it was asked for; None gives it what is left, up to one full
             context per lane and one page per slot.
+        below: what the tiers below the device take.
 
     Raises:
         ConfigError: the pool would be smaller than one full context and one page per slot, what
@@ -230,7 +238,8 @@ def plan_memory(
         _images("lanes", Where.DEVICE, sizes.num_lanes, image),
         _images("captures", Where.DEVICE, num_captures, image),
         _images("device slots", Where.DEVICE, sizes.num_device_slots, image),
-        _images("host slots", Where.HOST, sizes.num_host_slots, image),
+        _images(HOST_SLOTS, Where.HOST, sizes.num_host_slots, image),
+        *below,
     )
     fixed_bytes = sum(line.num_bytes for line in fixed if line.where is Where.DEVICE)
     left_bytes = budget.device_bytes - budget.headroom_bytes - fixed_bytes
@@ -254,9 +263,9 @@ def plan_memory(
     _refuse_small_pool(plan, sizes, left_bytes, pool)
     if num_pages * spec.page_bytes > left_bytes:
         raise ConfigError(
-            f"--vram-kv-pool-bytes asks for {_mib(pool_line.num_bytes)}, but of the "
-            f"{_mib(budget.device_bytes)} budget {_mib(fixed_bytes)} is taken and "
-            f"{_mib(budget.headroom_bytes)} is headroom, which leaves {_mib(max(left_bytes, 0))}. "
+            f"--vram-kv-pool-bytes asks for {mib(pool_line.num_bytes)}, but of the "
+            f"{mib(budget.device_bytes)} budget {mib(fixed_bytes)} is taken and "
+            f"{mib(budget.headroom_bytes)} is headroom, which leaves {mib(max(left_bytes, 0))}. "
             "Lower it, or raise --vram-budget-bytes."
         )
     _refuse_small_host(plan, budget)
@@ -290,7 +299,7 @@ def _refuse_small_pool(
         return
     wanted = (
         f"one full context of {sizes.max_context} tokens and one page for each of "
-        f"{sizes.num_slots} slots need {least} pages ({_mib(least * plan.page_bytes)}), the null "
+        f"{sizes.num_slots} slots need {least} pages ({mib(least * plan.page_bytes)}), the null "
         "page included"
     )
     fewer = "lower --model-max-context, --spec-decode-lanes or --reuse-retained-host"
@@ -300,7 +309,7 @@ def _refuse_small_pool(
             f"Raise it, or {fewer}."
         )
     raise ConfigError(
-        f"The KV pool would have {_mib(max(left_bytes, 0))} of the {_mib(plan.budget_bytes)} "
+        f"The KV pool would have {mib(max(left_bytes, 0))} of the {mib(plan.budget_bytes)} "
         f"budget, but {wanted}. Raise --vram-budget-bytes, or {fewer}.\n"
         f"{plan.table()}"
     )
@@ -309,12 +318,16 @@ def _refuse_small_pool(
 def _refuse_small_host(plan: MemoryPlan, budget: Budget) -> None:
     device = plan.total_bytes(Where.DEVICE) if budget.shared else 0
     host = plan.total_bytes(Where.HOST)
-    if device + host > budget.host_bytes:
-        raise ConfigError(
-            f"The plan holds {_mib(device + host)} of main memory and this process may use "
-            f"{_mib(budget.host_bytes)}. Lower --vram-budget-bytes or --reuse-retained-host "
-            f"(now {_mib(host)}).\n{plan.table()}"
-        )
+    if device + host <= budget.host_bytes:
+        return
+    flags = {"--vram-budget-bytes": device} if budget.shared else {}
+    flags["--reuse-retained-host"] = plan.line_bytes(HOST_SLOTS)
+    flags["--reuse-kv-host-pool-bytes"] = plan.line_bytes(KV_RAM)
+    uses = ", ".join(f"{flag} (now {mib(size)})" for flag, size in flags.items() if size)
+    raise ConfigError(
+        f"The plan holds {mib(device + host)} of main memory and this process may use "
+        f"{mib(budget.host_bytes)}. Lower {uses}.\n{plan.table()}"
+    )
 
 
 def _rows(plan: MemoryPlan) -> Iterator[str]:
@@ -322,15 +335,16 @@ def _rows(plan: MemoryPlan) -> Iterator[str]:
     for line in plan.lines:
         yield _row(line.name, line.where, line.num_bytes, line.note)
     device = plan.total_bytes(Where.DEVICE)
-    note = f"of {_mib(plan.budget_bytes)}; headroom {_mib(plan.headroom_bytes)}"
-    yield _row("total", Where.DEVICE, device, f"{note}, unused {_mib(plan.free_bytes)}")
+    note = f"of {mib(plan.budget_bytes)}; headroom {mib(plan.headroom_bytes)}"
+    yield _row("total", Where.DEVICE, device, f"{note}, unused {mib(plan.free_bytes)}")
     host = plan.total_bytes(Where.HOST)
-    yield _row("total", Where.HOST, host, f"of {_mib(plan.host_limit_bytes)}")
+    yield _row("total", Where.HOST, host, f"of {mib(plan.host_limit_bytes)}")
 
 
 def _row(name: str, where: Where, num_bytes: int, note: str) -> str:
-    return f"{where:<7}{name:<14}{_mib(num_bytes):>14}  {note}".rstrip()
+    return f"{where:<7}{name:<14}{mib(num_bytes):>14}  {note}".rstrip()
 
 
-def _mib(num_bytes: int) -> str:
+def mib(num_bytes: int) -> str:
+    """Bytes for a person to read."""
     return f"{num_bytes / (1 << 20):.1f} MiB"

@@ -7,12 +7,18 @@ round is under way at most times. All of it but the device calls belongs to one 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
-from ignisd.engine import scheduler
+from ignisd.engine import admission, scheduler
 from ignisd.engine.check import check_planned, check_world
+from ignisd.engine.files import Command, FileThreads
+from ignisd.engine.histogram import LOOKUP_SECONDS, ROUND_SECONDS, Histogram
 from ignisd.engine.room import flush
+from ignisd.engine.spilling import draining, is_written_out
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.stream import Stream
 from ignisd.engine.types import (
@@ -33,8 +39,10 @@ from ignisd.engine.types import (
 from ignisd.engine.world import World
 from ignisd.errors import Draining, EngineFailure, Overloaded
 from state.retained import Kind
+from state.reuse import Match, Miss
 
-Command = Callable[[World, float], World]
+_DRAIN_STEP_MS = 50.0
+"""While state is written out, the plan is asked again so often even if nothing was told."""
 
 
 def _unheard(heard: Finish | Notice) -> None:
@@ -53,6 +61,8 @@ class Engine:
         stall_ms: a reader that takes nothing for so long from a full stream is cancelled.
         round_timeout_ms: a device that takes longer for one turn is taken for stuck, and the engine
             dies. Its thread cannot be stopped: the process should then leave by `os._exit`.
+        files: the threads of kv_disk; None where it is off.
+        drain_ms: how long retained state may take to be written out when the engine is stopped.
         check: verify every invariant at every round.
         late_compiles: how many programs were compiled since the start.
         on_finish: told of every end, in the loop's thread; must not raise.
@@ -69,6 +79,8 @@ class Engine:
         stream_depth: int = 256,
         stall_ms: float = 60_000.0,
         round_timeout_ms: float | None = None,
+        files: FileThreads | None = None,
+        drain_ms: float = 0.0,
         check: bool = False,
         on_finish: Callable[[Finish], None] = _unheard,
         on_notice: Callable[[Notice], None] = _unheard,
@@ -81,6 +93,9 @@ class Engine:
         self._stream_depth = stream_depth
         self._stall_ms = stall_ms
         self._round_timeout_ms = round_timeout_ms
+        self._files = files
+        self._drain_ms = drain_ms
+        self._drained_at_ms: float | None = None
         self._check = check
         self._on_finish = on_finish
         self._on_notice = on_notice
@@ -97,6 +112,8 @@ class Engine:
         self._alive = True
         self._progress_ms = clock()
         self._plan_ms = self._device_ms = self._deliver_ms = 0.0
+        self._lookup_s = Histogram(LOOKUP_SECONDS)
+        self._capture_s = Histogram(ROUND_SECONDS)
 
     @property
     def world(self) -> World:
@@ -140,6 +157,11 @@ class Engine:
         self._tell(command)
         return told
 
+    def adjust(self, queue_limit: int, **limits: Any) -> None:
+        """Change how many requests may wait, now, and bounds of `Limits`, before the next round."""
+        self._queue_limit = queue_limit
+        self._tell(lambda world, now_ms: replace(world, limits=replace(world.limits, **limits)))
+
     def _leave(self, request_id: int, reason: FinishReason) -> None:
         self._tell(lambda world, now_ms: scheduler.cancel(world, request_id, now_ms, reason))
 
@@ -150,6 +172,11 @@ class Engine:
     def _tell(self, command: Command) -> None:
         self._inbox.append(command)
         self._wake.set()
+
+    def _tell_from_thread(self, command: Command) -> None:
+        """A thread of files has ended an order; the loop may be gone by then."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._tell, command)
 
     async def stop(self, grace_ms: float | None = None) -> None:
         """Take no more requests, and return when `run` has ended.
@@ -168,6 +195,7 @@ class Engine:
 
     async def run(self) -> None:
         """Turn until stopped. Whatever else ends it has told every reader, and is raised."""
+        self._loop = asyncio.get_running_loop()
         try:
             await self._turns()
         except BaseException as error:
@@ -175,6 +203,8 @@ class Engine:
             raise
         finally:
             self._alive = False
+            if self._files is not None:
+                self._files.stop()
             self._device.shutdown(wait=False)
             self._ended.set()
 
@@ -188,7 +218,10 @@ class Engine:
             if work is None and under_way is None:
                 self._progress_ms = planned_ms
                 if self._draining and not self._world.sequences and not self._inbox:
-                    return
+                    if self._is_written_out(planned_ms):
+                        return
+                    if self._inbox:
+                        continue
                 await self._idle()
                 self._progress_ms = self._clock()  # rest is not a standstill
                 continue
@@ -196,10 +229,22 @@ class Engine:
             fetched_ms = self._clock()
             self._device_ms += fetched_ms - planned_ms
             if result is not None:
+                took_ms = fetched_ms - self._world.in_flight[0].planned_ms
+                self._capture_s.observe(took_ms / 1000, len(result.captured))
                 self._world, events = scheduler.commit(self._world, result, fetched_ms)
                 self._deliver(events, fetched_ms)
             self._progress_ms = self._clock()
             self._deliver_ms += self._progress_ms - fetched_ms
+
+    def _is_written_out(self, now_ms: float) -> bool:
+        """Begin to write out what is retained; whether that has ended, or its time has."""
+        if self._files is None or self._drain_ms <= 0.0:
+            return True
+        if self._drained_at_ms is None:
+            self._drained_at_ms = now_ms + self._drain_ms
+            self._tell(lambda world, now_ms: draining(world))
+            return False
+        return now_ms >= self._drained_at_ms or is_written_out(self._world, now_ms)
 
     async def _on_device(
         self, work: Round | None, under_way: object | None
@@ -231,16 +276,26 @@ class Engine:
         for command in inbox:
             self._world = command(self._world, now_ms)
         self._cancel_stalled(now_ms)
-        self._world, work = scheduler.plan(self._world, now_ms)
+        self._world, work = scheduler.plan(self._world, now_ms, self._look)
         if self._check:
             check_world(self._world)
             check_planned(self._world, work, now_ms)
         self._world, events = scheduler.take_events(self._world)
         self._deliver(events, now_ms)
+        self._world, orders = scheduler.take_orders(self._world)
+        for order in orders:
+            assert self._files is not None, "an order for files, and no thread for it"
+            self._files.submit(order, self._tell_from_thread)
         self._world, notices = scheduler.take_notices(self._world)
         for one in notices:
             self._on_notice(one)
         return work
+
+    def _look(self, world: World, request: Request) -> Match | Miss:
+        began_ms = self._clock()
+        found = admission.look_up(world, request)
+        self._lookup_s.observe((self._clock() - began_ms) / 1000)
+        return found
 
     def _deliver(self, events: tuple[Event, ...], now_ms: float) -> None:
         for event in events:
@@ -266,10 +321,12 @@ class Engine:
 
     async def _idle(self) -> None:
         """Wait until something comes, or until a stalled reader is due."""
-        since = [since_ms for _, since_ms in self._behind.values()]
+        due = [since_ms + self._stall_ms for _, since_ms in self._behind.values()]
+        if self._drained_at_ms is not None:
+            due.append(min(self._drained_at_ms, self._clock() + _DRAIN_STEP_MS))
         timeout_s = None
-        if since:
-            timeout_s = max(min(since) + self._stall_ms - self._clock(), 0.0) / 1000.0 + 0.001
+        if due:
+            timeout_s = max(min(due) - self._clock(), 0.0) / 1000.0 + 0.001
         try:
             await asyncio.wait_for(self._wake.wait(), timeout_s)
         except TimeoutError:
@@ -326,4 +383,6 @@ class Engine:
             deliver_ms=self._deliver_ms,
             late_compiles=self._late_compiles(),
             skipped_in_row=world.skipped_in_row,
+            lookup_s=self._lookup_s.copy(),
+            capture_s=self._capture_s.copy(),
         )

@@ -5,11 +5,13 @@ and logits must agree bit by bit. Then one lane decodes alone and another in com
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
 
 from ignisd.engine.programs import DeviceState, Programs, Shape
+from ignisd.engine.rates import Stopwatch, Timed
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.types import Capture, DecodeLane, LaneStart, PrefillWork, Round, SamplingParams
 from ignisd.model.forward import Params
@@ -39,15 +41,24 @@ def _bits(tree: object) -> Bits:
     return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
 
 
-def probe(params: Params, shape: Shape, programs: Programs, device: DeviceState) -> list[str]:
+def probe(
+    params: Params,
+    shape: Shape,
+    programs: Programs,
+    device: DeviceState,
+    watch: Stopwatch | None = None,
+) -> list[str]:
     """What differs, as sentences; empty where the backend is exact.
 
     Overwrites lanes and the first pages of `device`, which must hold nothing yet.
+
+    Args:
+        watch: times the widest chunks, by tokens, and decode steps, by lanes.
     """
     num_tokens = max(shape.widths) - _TAIL_TOKENS
     vocab_size = device.sampler.seen.shape[1]
     tokens = np.random.default_rng(_SEED).integers(0, vocab_size, num_tokens).astype(np.int32)
-    trial = _Trial(params, shape, programs, device, tokens)
+    trial = _Trial(params, shape, programs, device, tokens, watch or Stopwatch())
     last_lane = shape.num_lanes - 1
     found: list[str] = []
     whole = trial.read((max(shape.widths),), 0, 0)
@@ -87,7 +98,9 @@ class _Trial:
         programs: Programs,
         device: DeviceState,
         tokens: np.ndarray,
+        watch: Stopwatch,
     ) -> None:
+        self._watch = watch
         self._shape = shape
         self._tokens = tokens
         self._device = device
@@ -116,7 +129,8 @@ class _Trial:
             captures = self._captures(start, len(part))
             last = start + len(part) == len(self._tokens)
             work = PrefillWork(copy, lane, part, start, table, captures, last)
-            self._run(Round(self._number, prefill=work))
+            reading = Round(self._number, prefill=work)
+            self._watch.time(Timed.PREFILL, len(part), partial(self._run, reading))
             for capture in captures:
                 images[capture.position] = _bits(self._runner.images.read(capture.slot))
             start += len(part)
@@ -148,7 +162,8 @@ class _Trial:
             spare = (1 + self._num_pages,)
             steps = [DecodeLane(0, 0, len(self._tokens) + step, own)]
             steps += [DecodeLane(lane, lane, step, spare) for lane in lanes[1:]]
-            self._run(Round(self._number, decode=tuple(steps)))
+            stepping = Round(self._number, decode=tuple(steps))
+            self._watch.time(Timed.DECODE, len(steps), partial(self._run, stepping))
             found.append(np.asarray(self._runner.logits.pop(0)[0]).tobytes())
         self._runner.logits.clear()
         return found

@@ -6,9 +6,10 @@ number: positions advance when a step is planned. A lane may thereby run one ste
 that step's token arrives for a sequence that is gone, and is dropped.
 """
 
+import sys
 from dataclasses import replace
 
-from ignisd.engine.admission import admit_all, entry_pages
+from ignisd.engine.admission import LookUp, admit_all, entry_pages
 from ignisd.engine.ahead import landed_ahead, plan_ahead
 from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
 from ignisd.engine.eviction import evict_for_page, landed, plan_windows
@@ -117,7 +118,7 @@ def take_orders(world: World) -> tuple[World, tuple[Order, ...]]:
     return replace(world, tiers=replace(tiers, orders=())), tiers.orders
 
 
-def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
+def plan(world: World, now_ms: float, look: LookUp | None = None) -> tuple[World, Round | None]:
     """The next round, and the world in which it is under way; None when there is nothing to do.
 
     When nothing can be done although lanes wait for pages, and no round is under way that could
@@ -125,7 +126,7 @@ def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
     for ever.
     """
     while True:
-        planned, work = _plan(world, now_ms)
+        planned, work = _plan(world, now_ms, look)
         if work is not None:
             return planned, work
         victim = _unplaceable(planned, now_ms)
@@ -139,15 +140,17 @@ def plan(world: World, now_ms: float) -> tuple[World, Round | None]:
         world = count(finish(planned, victim, FinishReason.ERROR, now_ms, message), unplaced=1)
 
 
-def _plan(world: World, now_ms: float) -> tuple[World, Round | None]:
+def _plan(world: World, now_ms: float, look: LookUp | None) -> tuple[World, Round | None]:
     number = world.next_round
     if world.tiers is not None:
         window_bytes = world.tiers.limits.window_bytes
+        if world.tiers.draining:
+            window_bytes = sys.maxsize
         world = replace(world, tiers=replace(world.tiers, left_bytes=window_bytes))
     world = plan_windows(world, now_ms)
     world, saves = plan_saves(world, now_ms)
     world, decode = _plan_decode(world, now_ms)
-    world, starts = admit_all(world, now_ms)
+    world, starts = admit_all(world, now_ms, look)
     world, restored = plan_raises(world, now_ms)
     world, prefill = _plan_prefill(world, bool(decode), now_ms)
     world = plan_spills(plan_ahead(world, now_ms), now_ms)

@@ -59,6 +59,13 @@ def file_written(world: World, outcome: Outcome, now_ms: float) -> World:
     return count(world, files_written=outcome.landed, file_failures=outcome.trouble is not None)
 
 
+def draining(world: World) -> World:
+    """From now on everything retained is written out, as fast as it goes."""
+    if world.tiers is None:
+        return world
+    return replace(world, tiers=replace(world.tiers, draining=True))
+
+
 def is_written_out(world: World, now_ms: float) -> bool:
     """Whether nothing is left that could still be written."""
     tiers = world.tiers

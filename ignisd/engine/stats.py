@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+from ignisd.engine.histogram import LOOKUP_SECONDS, ROUND_SECONDS, Histogram
 from ignisd.engine.types import FinishReason, Tier
 from state.retained import Kind
 from state.reuse import MissReason
@@ -78,6 +79,7 @@ class Counters:
         raised_pages: pages that came up.
         replayed_tokens: tokens sampled once more for sequences that were computed anew.
         files_written, files_read, file_failures: files of kv_disk.
+        discarded_stranded: the same, because one half of the state was gone; a bug.
         parks: times that a lane began to wait for a page.
         holds: times that a sequence was paused because its reader was behind.
         unplaced: sequences ended with an error because no page could be found for any lane.
@@ -121,6 +123,7 @@ class Counters:
     files_written: int = 0
     files_read: int = 0
     file_failures: int = 0
+    discarded_stranded: int = 0
     parks: int = 0
     holds: int = 0
     unplaced: int = 0
@@ -161,6 +164,8 @@ class EngineStats:
         plan_ms, device_ms, deliver_ms: time spent in each part of all rounds together.
         skipped_in_row: captures skipped for want of a slot, or not written, since the last one
             that was published.
+        lookup_s: what a search for the longest retained state took.
+        capture_s: from the plan of the round that writes a state until it can be found.
     """
 
     alive: bool
@@ -185,6 +190,8 @@ class EngineStats:
     deliver_ms: float = 0.0
     late_compiles: int = 0
     skipped_in_row: int = 0
+    lookup_s: Histogram = field(default_factory=lambda: Histogram(LOOKUP_SECONDS))
+    capture_s: Histogram = field(default_factory=lambda: Histogram(ROUND_SECONDS))
 
     @property
     def degraded(self) -> bool:

@@ -22,6 +22,7 @@ def config_object(resolved: Resolved | None, service: Service) -> dict[str, obje
         "memory": [
             {"name": name, "where": where, "bytes": size} for name, where, size in facts.memory
         ],
+        "kv_ram": facts.kv_ram,
         "page_bytes": facts.page_bytes,
         "image_bytes": facts.image_bytes,
     }

@@ -1,36 +1,13 @@
 """What HTTP counts by itself: refusals, and times as clients see them."""
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
+from ignisd.engine.histogram import Histogram
 from ignisd.errors import IgnisError
 from ignisd.http.reply import Outcome
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _GAP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-
-
-class Histogram:
-    """Counts observations up to each of some ascending bounds."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
-
-    def buckets(self) -> Iterator[tuple[str, int]]:
-        """Upper bound as text, and how many observations lie at or below it."""
-        total = 0
-        labels = [*(str(bound) for bound in self._bounds), "+Inf"]
-        for label, count in zip(labels, self._counts, strict=True):
-            total += count
-            yield label, total
 
 
 class HttpCounters:

@@ -13,9 +13,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ignisd import __version__
+from ignisd.engine.histogram import Histogram
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.types import Tier
-from ignisd.http.counters import Histogram, HttpCounters
+from ignisd.http.counters import HttpCounters
 from ignisd.http.service import Facts, Service, ServicePhase
 
 _PREFIX = "ignis_"

@@ -50,6 +50,7 @@ class Facts:
         inexact: what broke the promise of exact reuse on this backend; empty where it holds.
         memory: the plan, as name, memory and bytes.
         settled: by the key of a setting that was `auto`, what it came to.
+        kv_ram: sizes and rates of the arena, and whether it is locked; None without one.
     """
 
     page_bytes: int = 0
@@ -57,6 +58,7 @@ class Facts:
     inexact: tuple[str, ...] = ()
     memory: tuple[tuple[str, str, int], ...] = ()
     settled: Mapping[str, object] = field(default_factory=dict)
+    kv_ram: Mapping[str, object] | None = None
 
 
 class ServicePhase(enum.StrEnum):

@@ -68,6 +68,8 @@ class Talker:
     Args:
         url: where it listens.
         fields: for every request's body.
+        cold_tokens: of the prompts of cold answers, which have no rows.
+        read_before: what the device had read before the first request.
     """
 
     url: str
@@ -75,6 +77,8 @@ class Talker:
     fields: Mapping[str, object] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     history: History = field(default_factory=History)
+    cold_tokens: int = 0
+    read_before: int = field(init=False)
     _client: openai.OpenAI = field(init=False, repr=False)
     _model: str = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -85,6 +89,7 @@ class Talker:
             base_url=base, api_key=self.api_key, max_retries=0, timeout=_TIMEOUT_S
         )
         self._model = self._client.models.list().data[0].id
+        self.read_before = self.device_read()
 
     def __enter__(self) -> "Talker":
         return self
@@ -97,6 +102,14 @@ class Talker:
         told: Any = self._client.get("/reuse", cast_to=object)
         slots = told["totals"]["slots"]
         return int(slots["used"]), int(slots["total"])
+
+    def device_read(self) -> int:
+        """Prompt tokens that the device has read, whoever asked."""
+        url = str(self._client.base_url.copy_with(path="/metrics"))
+        text = self._client.get(url, cast_to=str)
+        found = re.search(r'^ignis_prompt_tokens_total{source="computed"} (\S+)$', text, re.M)
+        assert found, "no computed prompt tokens in /metrics"
+        return int(float(found[1]))
 
     def ask(
         self, chat: Conversation, what: str, *, temperature: float = 0.0, check: bool = False
@@ -197,6 +210,8 @@ class Talker:
         )
         cached = answer.usage.prompt_tokens_details.cached_tokens
         assert cached == 0, f"{cached} tokens reused for a cold answer"
+        with self._lock:
+            self.cold_tokens += answer.usage.prompt_tokens
         return _message(answer)
 
     def _body(self, chat: Conversation, temperature: float = 0.0) -> dict[str, Any]:

@@ -115,8 +115,8 @@ def opening(seed: str) -> Conversation:
 
 
 def user_text(seed: str, turn: int) -> str:
-    """What the user says; every fifth message is a long one."""
-    words = _SHORT_WORDS if turn % 5 else _LONG_WORDS
+    """What the user says; the first message and every fifth after it are long."""
+    words = _LONG_WORDS if turn % 5 == 1 else _SHORT_WORDS
     return text_of(f"{seed} user {turn}", words)
 
 

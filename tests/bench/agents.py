@@ -76,7 +76,7 @@ class Plan:
             regenerate_at=max(turns // 4, 1),
             cancel_at=max(turns * 3 // 5, 1),
             fork_at=max(turns * 2 // 3, 1),
-            forked=max(turns // 3 // 5 * 5, 1),
+            forked=turns // 3 // 5 * 5 + 1,
         )
 
 
@@ -136,18 +136,14 @@ def _copy(one: Conversation, name: str) -> Conversation:
     return Conversation(name, one.model, list(one.messages), one.tools, one.turn, one.step)
 
 
-def report(talker: Talker, seed: str) -> int:
-    """Print the table and what it adds up to; the exit status."""
+def report(talker: Talker, seed: str, *, alone: bool = True) -> int:
+    """Print the table and what it adds up to; the exit status.
+
+    Args:
+        alone: whether nobody else talks to the daemon, so that its counters are those of the rows.
+    """
     rows = talker.rows
-    lines = [_line(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(_HEAD, *lines, strict=True)]
-    for line in (_HEAD, *lines):
-        cells = [
-            cell.rjust(width) if 3 <= place <= 6 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
-    print()
+    print(_table([_HEAD, *map(_line, rows)]), end="\n\n")
     for name, mine in _groups(rows):
         prompt, cached = sum(row.prompt for row in mine), sum(row.cached for row in mine)
         promised = sum(row.promise.ample for row in mine)
@@ -156,24 +152,34 @@ def report(talker: Talker, seed: str) -> int:
             f"{cached:9,} cached ({cached / prompt:.1%}), {prompt - cached:8,} recomputed"
         )
     used, slots = talker.slots()
-    checked = [row for row in rows if row.same is not None]
-    short = [row for row in rows if row.verdict(used, slots) == "slots"]
     print(f"\nseed {seed}; {used} of {slots} slots hold a state at the end")
-    print(f"{len(checked)} answers compared with cold ones, {sum(map(_is_same, checked))} equal")
-    for row in short:
-        print(
-            f"no slot was left for what {row.who}, turn {row.turn} ({row.what}) asked: "
-            f"{row.promise.ample - row.cached} tokens fewer than with more slots ({row.why})"
-        )
-    wrong = [row for row in rows if row.verdict(used, slots) not in ("", "slots")]
-    for row in wrong:
-        print(f"FAILED: {row.who}, turn {row.turn} ({row.what}): {row.verdict(used, slots)}")
-    print("every promise was kept" if not wrong else f"{len(wrong)} of {len(rows)} requests failed")
+    checked = [row.same for row in rows if row.same is not None]
+    print(f"{len(checked)} answers compared with cold ones, {sum(checked)} equal")
+    told = sum(row.prompt - row.cached for row in rows) + talker.cold_tokens
+    read = talker.device_read() - talker.read_before
+    print(f"the device read {read:,} prompt tokens; by the answers, cold ones included, {told:,}")
+    wrong = ["the device has read other than the answers say"] if alone and read != told else []
+    for row in rows:
+        verdict = row.verdict(used, slots)
+        name = f"{row.who}, turn {row.turn}.{row.step} ({row.what})"
+        if verdict == "slots":
+            missing = row.promise.ample - row.cached
+            print(f"no slot was left for {name}: {missing} tokens short ({row.why})")
+        elif verdict:
+            wrong.append(f"{name}: {verdict}")
+    print("\n".join(f"FAILED: {text}" for text in wrong) or "every promise was kept")
     return 1 if wrong else 0
 
 
-def _is_same(row: Row) -> bool:
-    return row.same is True
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if 3 <= place <= 6 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def _groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -210,16 +216,17 @@ def main() -> int:
     plan = Plan.of(arguments.turns, arguments.agents)
     if arguments.url is not None:
         seed = arguments.seed or secrets.token_hex(4)
-        return _played(arguments.url, arguments.api_key, plan, seed)
+        return _played(arguments.url, arguments.api_key, plan, seed, alone=False)
     flags = ["--reuse-retained-host", str(arguments.slots)] if arguments.slots else []
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), *flags) as daemon:
-        return _played(daemon.url, arguments.api_key, plan, arguments.seed or OWN_SEED)
+        seed = arguments.seed or OWN_SEED
+        return _played(daemon.url, arguments.api_key, plan, seed, alone=True)
 
 
-def _played(url: str, api_key: str, plan: Plan, seed: str) -> int:
+def _played(url: str, api_key: str, plan: Plan, seed: str, *, alone: bool) -> int:
     with Talker(url, api_key) as talker:
         play(talker, plan, seed)
-        return report(talker, seed)
+        return report(talker, seed, alone=alone)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,7 @@ async def run(checkpoint: Path, reps: int) -> None:
     await measure(Client(engine, vocab_size), reps)
     await engine.stop()
     await turning
+    loaded.close()
 
 
 def main() -> int:

@@ -50,13 +50,19 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(folder: Path, *flags: str) -> Iterator[Daemon]:
-    """A daemon that is ready; killed at the end if it still runs."""
+def running(
+    folder: Path, *flags: str, program: tuple[str, ...] = ("-m", "ignisd")
+) -> Iterator[Daemon]:
+    """A daemon that is ready; killed at the end if it still runs.
+
+    Args:
+        program: what Python runs; another one may plant a fault first.
+    """
     port = free_port()
     log = folder / "ignisd.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ignisd", "--server-bind", f"127.0.0.1:{port}", *flags],
+            [sys.executable, *program, "--server-bind", f"127.0.0.1:{port}", *flags],
             stdout=sink,
             stderr=sink,
             env={**os.environ, "JAX_PLATFORMS": "cpu"},

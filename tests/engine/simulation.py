@@ -142,6 +142,8 @@ class Traffic:
 
     def _cut(self, tokens: tuple[int, ...], marks: Marks) -> Prompt:
         tokens = tokens[: self.longest]
+        if len(tokens) > PAGE_TOKENS and self.rng.random() < 0.15:
+            tokens = tokens[: len(tokens) // PAGE_TOKENS * PAGE_TOKENS]
         limit = len(tokens)
 
         def within(mark: int | None) -> int | None:
@@ -238,6 +240,13 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Play until every request has ended; then everything must be given back."""
+        try:
+            return self._play()
+        finally:
+            if self.files is not None:
+                self.files.close()
+
+    def _play(self) -> Outcome:
         idle = 0
         bound = 400 + 60 * self.to_come
         for _ in range(bound):
@@ -272,11 +281,12 @@ class Simulation:
         self._deliver()
 
     def _cancel(self, open_ids: list[int]) -> None:
-        """Cancel now and then; a prefill that has read something is short, so rather that."""
+        """Cancel now and then; what is short rather: a prefill that has read something, a move."""
         reading = [
             seq.request.id
-            for seq in self.world.running
-            if seq.phase is Phase.PREFILLING and seq.position > seq.kept_at
+            for seq in self.world.sequences.values()
+            if (seq.phase is Phase.PREFILLING and seq.position > seq.kept_at)
+            or seq.phase in (Phase.EVICTING, Phase.RESTORING)
         ]
         if not open_ids or self.rng.random() > (0.2 if reading else 0.015):
             return
@@ -451,7 +461,8 @@ class Simulation:
             self.now_ms += 20_000.0
             self.world, work = scheduler.plan(self.world, self.now_ms)
             if work is not None:
-                self.world, _ = scheduler.commit(self.world, self.device.run(work), self.now_ms)
+                result = self.device.fetch(self.device.run(work))
+                self.world, _ = scheduler.commit(self.world, result, self.now_ms)
         raise AssertionError(f"files are still busy with {self.files.waiting}")
 
     def _check_no_file(self) -> None:
@@ -467,7 +478,6 @@ class Simulation:
         assert not left, f"{len(left)} files are left: {left}"
         used = self.world.tiers.shelf.used_bytes
         assert used == 0, f"{used} bytes are charged for no file"
-        self.files.close()
 
     def _settle(self) -> None:
         """Everything has ended; after a flush every page, slot and lane is back."""

@@ -197,7 +197,7 @@ def test_lanes_park_and_go_on() -> None:
     harness.assert_leak_free()
 
 
-def test_when_all_lanes_wait_for_pages_the_latest_of_the_lowest_class_ends() -> None:
+def test_when_all_lanes_wait_for_pages_the_latest_of_the_lowest_class_gives_way() -> None:
     harness = Harness(
         num_pages=7, max_context=384, num_lanes=3, step_tokens=1, headroom_steps=0, num_host_slots=0
     )
@@ -206,11 +206,13 @@ def test_when_all_lanes_wait_for_pages_the_latest_of_the_lowest_class_ends() -> 
     first = harness.submit(words(100, 2), max_tokens=200)
     second = harness.submit(words(100, 3), max_tokens=200)
     harness.drain()
-    assert harness.finishes[agent].reason is FinishReason.ERROR
-    assert "free 0 of 6" in (harness.finishes[agent].message or "")
-    assert harness.finishes[second].reason is FinishReason.ERROR
-    harness.assert_cold(first)
-    assert harness.world.counters.unplaced == 2
+    harness.assert_cold(agent, first, second)
+    ended = {key: finish.timings.finished_ms for key, finish in harness.finishes.items()}
+    assert ended[first] < ended[second] < ended[agent]
+    assert harness.finishes[first].evictions == 0
+    assert harness.finishes[agent].evictions >= 1
+    assert harness.world.counters.unplaced == 0
+    assert harness.world.counters.recomputed >= 2
     harness.assert_leak_free()
 
 
@@ -292,7 +294,7 @@ def test_cancel_in_every_phase_gives_everything_back(overlap: bool) -> None:
         harness.assert_cold(blocker)
         harness.ask(words(1700, 2))
         harness.assert_leak_free()
-    assert phases == set(Phase)
+    assert phases == {Phase.QUEUED, Phase.PREFILLING, Phase.DECODING}
 
 
 def test_queued_requests_that_left_leave_nothing_locked() -> None:

@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ignisd.engine.histogram import Histogram
 from ignisd.engine.types import FinishReason, Reuse, Timings
-from ignisd.http.counters import Histogram, HttpCounters
+from ignisd.http.counters import HttpCounters
 from ignisd.http.metrics import Metrics
 from ignisd.http.options import HttpOptions
 from ignisd.http.reply import Outcome, Usage
