@@ -190,13 +190,14 @@ class History:
         parent = self._state(prompt, cached)
         for position, kind in sorted(cuts.items()):
             held = self._state(prompt, position)
+            small = kind == JUNCTION and position - cached < JUNCTION_TOKENS
             if held is not None and position >= cached:
                 held.kind = max(held.kind, kind, key=_ORDER.index)
-                held.sunk = held.sunk and held.kind in _SINKING
+                held.sunk = held.sunk and (small or held.kind in _SINKING)
                 self._sink(held.conversation)
             elif position > cached:
                 parent = self._publish(prompt.tokens[:position], kind, parent)
-                parent.sunk = kind == JUNCTION and position - cached < JUNCTION_TOKENS
+                parent.sunk = small
         self._count()
         return most
 

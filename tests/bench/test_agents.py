@@ -1,5 +1,7 @@
 """The agent's conversation against a running daemon, and against daemons with a fault."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -48,6 +50,15 @@ def test_requests_that_reuse_nothing_break_their_promise(
         play(talker, Plan.of(turns=2, agents=2), "without")
         assert report(talker, "without") == 1
     assert "reuse_off" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_command_prints() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    part = text.split("<!-- begin: agents -->\n```\n")[1].split("```\n<!-- end: agents -->")[0]
+    command = [sys.executable, "-m", "tests.bench.agents"]
+    got = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    assert got.stdout.endswith(part)
 
 
 @pytest.mark.slow

@@ -58,6 +58,15 @@ def test_the_second_sibling_pays_for_the_third() -> None:
         assert asked(history, prompt((1, 660), (token, 100))) == promised
 
 
+def test_a_junction_that_saves_little_is_not_counted_on_when_slots_are_short() -> None:
+    history = History()
+    asked(history, prompt((1, 200), (2, 200), (3, 100), system=200))
+    for token in (4, 5, 6):
+        asked(history, prompt((1, 200), (2, 200), (token, 100), system=200))
+    promise = history.ask(prompt((1, 200), (2, 200), (7, 100), system=200)).promise
+    assert (promise.ample, promise.firm) == (384, 192)
+
+
 def test_a_parting_that_requests_beside_it_may_have_moved_is_not_promised() -> None:
     history = History()
     asked(history, prompt((1, 660), (2, 100)))
