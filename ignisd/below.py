@@ -15,14 +15,13 @@ from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.tier_plan import TierSizes
 from ignisd.engine.tiers import TierLimits, Tiers
 from ignisd.errors import ConfigError
-from ignisd.machine import require_folder, state_folder
+from ignisd.machine import disk_folder, require_folder
 from ignisd.planning import Planned
 from ignisd.settings import Settings
 from state.spec import PAGE_TOKENS
 from state.tiers.arena import Arena
 from state.tiers.memory import ArenaRefused, HostArena
 
-_FOLDER = "kv_disk"
 _PRIVATE = 0o700
 
 _log = logging.getLogger("ignisd.load")
@@ -196,7 +195,7 @@ def shown_rates(rates: Rates) -> dict[str, float]:
 
 
 def _disk(settings: Settings, environ: Mapping[str, str]) -> DiskPlan:
-    root = settings.kv_disk_path or state_folder(environ) / _FOLDER
+    root = disk_folder(settings.kv_disk_path, environ)
     require_folder("--kv-disk-path", root, _PRIVATE)
     return DiskPlan(
         root=root,

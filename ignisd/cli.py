@@ -115,6 +115,15 @@ def _bench(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return command.run(plan, _resolve(rest, environ), environ)
 
 
+def _plan(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    # Asking an accelerator for its size must not take its memory from who serves on it.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    from ignisd import plan_command
+
+    asked, rest = plan_command.read_words(words)
+    return plan_command.run(asked, _resolve(rest, environ).settings, environ)
+
+
 class _Command:
     """A word after `ignisd`: what it runs, and a line for the help."""
 
@@ -130,6 +139,7 @@ _COMMANDS: dict[str, _Command] = {
     "config": _Command(
         _config, f"print the settings as a file; {_SHOW_ORIGIN} also says who set each"
     ),
+    "plan": _Command(_plan, "print the memory that a model would hold, without loading it"),
     "bench": _Command(_bench, "measure prefill, decode and reuse, here and on other servers"),
 }
 

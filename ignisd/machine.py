@@ -57,6 +57,11 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     return _own_folder(environ, "STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state")
 
 
+def disk_folder(asked: Path | None, environ: Mapping[str, str]) -> Path:
+    """Where the files of kv_disk go: what was asked for, or a folder in the state folder."""
+    return asked or state_folder(environ) / "kv_disk"
+
+
 def _own_folder(environ: Mapping[str, str], given: str, base: str, home: str) -> Path:
     """The first folder of the variable `given`, or ours in the folder of `base` or in the home."""
     folders = environ.get(given)

@@ -13,7 +13,7 @@ from pathlib import Path
 from state.chain import Chain
 from state.tiers.disk import Disk, Space
 from state.tiers.files import Parts, StateWriter, open_state
-from state.tiers.format import Layout, Record, whole_blocks
+from state.tiers.format import PARTIAL_SUFFIX, Layout, Record, whole_blocks
 
 FREE_FLOOR_BYTES = 10 << 30
 FREE_FLOOR_PERCENT = 5
@@ -206,6 +206,8 @@ def clear(disk: Disk, paths: Iterable[Path]) -> Cleared:
     first: OSError | None = None
     for path in paths:
         try:
+            # What a writer could not remove may still have the name of an unfinished file.
+            disk.remove(path.with_name(path.name + PARTIAL_SUFFIX))
             disk.remove(path)
             removed.append(path)
         except OSError as error:

@@ -286,7 +286,7 @@ class Simulation:
             seq.request.id
             for seq in self.world.sequences.values()
             if (seq.phase is Phase.PREFILLING and seq.position > seq.kept_at)
-            or seq.phase in (Phase.EVICTING, Phase.RESTORING)
+            or seq.phase in (Phase.EVICTING, Phase.EVICTED, Phase.RESTORING)
         ]
         if not open_ids or self.rng.random() > (0.2 if reading else 0.015):
             return

@@ -30,6 +30,12 @@ def play(first: int, count: int) -> Counter[str]:
         seen["interrupted"] += counters.captured[Kind.INTERRUPTED]
         seen["discarded"] += counters.discarded_used + counters.discarded_unused
         seen["skipped"] += sum(counters.skipped.values())
+        seen["demoted"] += sum(counters.demoted.values())
+        seen["restored"] += sum(counters.restored.values())
+        seen["resumed"] += counters.resumed
+        seen["recomputed"] += counters.recomputed
+        seen["files written"] += counters.files_written
+        seen["files read"] += counters.files_read
         for phase in Phase:
             seen[f"cancelled {phase}"] += outcome.phases_cancelled[phase]
     return seen
