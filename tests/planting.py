@@ -9,6 +9,7 @@ import pytest
 
 from ignisd.errors import EngineFailure
 from state.pages import PagesExhausted
+from state.tiers.format import StateCorrupt
 from tests.fake_device import Disagreement
 
 FAILURES = (
@@ -20,7 +21,8 @@ FAILURES = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    TimeoutError,
+    OSError,
+    StateCorrupt,
     TypeError,
     ValueError,
 )

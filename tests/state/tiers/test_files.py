@@ -93,7 +93,7 @@ def test_a_bit_flipped_anywhere_is_seen() -> None:
         raw = path.read_bytes()
         assert len(raw) == 2 * BLOCK_BYTES + case.rows.size
         with path.open("r+b", buffering=0) as file:
-            for at in [*range(0, 2 * BLOCK_BYTES, 13), *range(2 * BLOCK_BYTES, len(raw))]:
+            for at in [*range(0, 2 * BLOCK_BYTES, 41), *range(2 * BLOCK_BYTES, len(raw))]:
                 byte = raw[at]
                 os.pwrite(file.fileno(), bytes([byte ^ 1 << random.randrange(8)]), at)
                 found.add(damage_of(Disk(), path, case))
@@ -109,7 +109,7 @@ def test_a_file_of_any_other_length_is_not_used() -> None:
         raw = path.read_bytes()
         path.write_bytes(raw + b"\0")
         assert damage_of(Disk(), path, case) is Damage.LENGTH
-        for length in [*range(len(raw) - 1, 0, -7), 0]:
+        for length in [*range(len(raw) - 1, 0, -61), 0]:
             os.truncate(path, length)
             short = length < BLOCK_BYTES
             assert damage_of(Disk(), path, case) is (Damage.SHORT if short else Damage.LENGTH)
@@ -180,7 +180,7 @@ def test_short_transfers_are_repeated() -> None:
             path = write(counting, root, case)
             read(counting, path, case)
             for number in range(len(counting.calls)):
-                for short in (1, 100, 512, 4096):
+                for short in (100, 4096):
                     path.unlink()
                     faulty = FaultyDisk(faults={number: Fault(short=short)})
                     write(faulty, root, case)

@@ -90,7 +90,7 @@ def test_every_call_may_fail_and_nothing_half_done_is_left() -> None:
         counting = FaultyDisk()
         store(counting, order_of(root, case, write(Disk(), root, old_case)), case.parts)
         for number in range(len(counting.calls)):
-            for error, trouble in TROUBLES.items():
+            for error in (errno.EIO, errno.ENOSPC):
                 for path in files_in(root):
                     path.unlink()
                 old = write(Disk(), root, old_case)
@@ -98,13 +98,21 @@ def test_every_call_may_fail_and_nothing_half_done_is_left() -> None:
                 outcome = store(disk, order_of(root, case, old), case.parts)
                 assert not disk.paths, "a file stays open"
                 name, _ = counting.calls[number]
-                assert (outcome.landed, outcome.trouble) == (False, trouble), name
+                assert (outcome.landed, outcome.trouble) == (False, TROUBLES[error]), name
                 assert outcome.message
                 assert files_in(root) == {old} - set(outcome.removed), name
                 assert outcome.left_bytes == 0
                 again = store(Disk(), order_of(root, case), case.parts)
                 assert again.landed
                 assert (read(Disk(), old.with_name(case.record.name), case) == case.rows).all()
+
+
+def test_errors_mean_that_the_disk_is_full_or_read_only_or_fails() -> None:
+    case = case_of(RETAINED)
+    with scratch() as root:
+        for error, trouble in TROUBLES.items():
+            outcome = store(FaultyDisk(always={"write": error}), order_of(root, case), case.parts)
+            assert outcome.trouble is trouble
 
 
 def test_a_file_that_cannot_even_be_removed_is_told_of() -> None:
@@ -129,7 +137,7 @@ def test_a_process_may_die_at_every_call() -> None:
         store(counting, order_of(root, case, write(Disk(), root, old_case)), case.parts)
         num_whole = 0
         for number in range(len(counting.calls)):
-            for short in (None, 0, 50, 4096):
+            for short in (None, 50, 4096):
                 for path in files_in(root):
                     path.unlink()
                 old = write(Disk(), root, old_case)
@@ -152,7 +160,7 @@ def test_power_may_fail_at_every_call() -> None:
         counting = FaultyDisk()
         store(counting, order_of(root, case), case.parts)
         for number in range(len(counting.calls) + 1):
-            for seed in range(12):
+            for seed in range(8):
                 for path in files_in(root):
                     path.unlink()
                 disk = FaultyDisk(faults={number: Fault(kills=True)})
