@@ -3,9 +3,9 @@
 What was asked for is kept or refused; `auto` takes what is useful and there, or nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ignisd.engine.capacity import CPU, KV_RAM, Budget, Line, Sizes, Where, mib, pages_for
+from ignisd.engine.capacity import CPU, KV_RAM, Budget, Line, Sizes, Where, mib
 from ignisd.errors import ConfigError
 from ignisd.kinds import write_bytes
 from ignisd.settings import Settings
@@ -86,19 +86,19 @@ def plan_tiers(
     Raises:
         ConfigError: kv_ram holds no state, kv_disk cannot be read into it or holds none.
     """
-    asked = settings.reuse_kv_host_pool_bytes
-    arena_bytes = _auto_bytes(platform, sizes, budget, spec) if asked is None else asked
-    window = settings.reuse_window_bytes
+    asked, window = settings.reuse_kv_host_pool_bytes, settings.reuse_window_bytes
     window_bytes = MOST_WINDOW_BYTES if window is None else window
     planned = TierSizes(
-        num_cells=arena_bytes // spec.page_bytes,
-        image_cells=_image_cells(spec),
+        num_cells=1,
+        image_cells=-(-spec.image_bytes // spec.page_bytes),
         cell_bytes=spec.page_bytes,
         image_bytes=spec.image_bytes,
         window_pages=max(window_bytes // spec.page_bytes, 1),
         window_measured=window is None and platform == CPU,
         disk_bytes=settings.kv_disk_bytes,
     )
+    arena_bytes = _auto_bytes(planned, platform, sizes, budget) if asked is None else asked
+    planned = replace(planned, num_cells=arena_bytes // spec.page_bytes)
     if asked:
         _refuse_small_arena(planned)
     if planned.disk_bytes:
@@ -106,19 +106,23 @@ def plan_tiers(
     return planned
 
 
-def _auto_bytes(platform: str, sizes: Sizes, budget: Budget, spec: StateSpec) -> int:
-    """As much kv_ram as is there and useful; none where that holds no state."""
+def _auto_bytes(one_cell: TierSizes, platform: str, sizes: Sizes, budget: Budget) -> int:
+    """As much kv_ram as is there and useful; none where that holds no state.
+
+    Args:
+        one_cell: the tiers with an arena of one cell.
+    """
     divisor = _ARENA_DIVISOR.get(platform, _ARENA_DIVISOR_ELSEWHERE)
-    taken = sizes.num_host_slots * spec.image_bytes + (budget.device_bytes if budget.shared else 0)
+    beside = one_cell.lines(platform)[1:]
+    taken = sizes.num_host_slots * one_cell.image_bytes
+    taken += sum(line.num_bytes for line in beside if line.where is Where.HOST)
+    taken += budget.device_bytes if budget.shared else 0
     most = min(_MOST_ARENA_BYTES, budget.host_bytes // divisor, budget.host_bytes - taken)
     if platform == CPU:
-        state_cells = _image_cells(spec) + pages_for(sizes.max_context)
-        most = min(most, _CONTEXTS_PER_LANE * sizes.num_lanes * state_cells * spec.page_bytes)
-    return most if most >= (_image_cells(spec) + 1) * spec.page_bytes else 0
-
-
-def _image_cells(spec: StateSpec) -> int:
-    return -(-spec.image_bytes // spec.page_bytes)
+        state_cells = one_cell.image_cells + sizes.context_pages
+        useful_cells = _CONTEXTS_PER_LANE * sizes.num_lanes * state_cells
+        most = min(most, useful_cells * one_cell.cell_bytes)
+    return most if most >= one_cell.least_cells * one_cell.cell_bytes else 0
 
 
 def _refuse_small_arena(planned: TierSizes) -> None:

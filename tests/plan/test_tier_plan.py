@@ -87,8 +87,9 @@ def test_auto_leaves_the_rest_of_the_plan_its_memory() -> None:
         budget = Budget(host_bytes - slots_bytes - left_bytes, 0, host_bytes, True)
         kept = left_bytes // PAGE if left_bytes > (IMAGE_CELLS + 1) * PAGE else 0
         assert tiers(budget=budget).num_cells == kept
-    apart = Budget(80 * GIB, 0, slots_bytes + GIB, False)
-    assert tiers(platform="gpu", budget=apart).num_cells == (slots_bytes + GIB) // 2 // PAGE
+    windows_bytes = 4 * 32 * MIB
+    apart = Budget(80 * GIB, 0, slots_bytes + windows_bytes + 50 * PAGE, False)
+    assert tiers(platform="gpu", budget=apart).num_cells == 50
 
 
 def test_auto_takes_no_more_than_four_full_contexts_a_lane_on_a_cpu() -> None:

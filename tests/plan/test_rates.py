@@ -1,0 +1,204 @@
+"""What follows from a machine's rates: floors and windows, on a clock that the test turns."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ignisd.engine import probe
+from ignisd.engine.programs import empty_device
+from ignisd.engine.rates import (
+    NEVER_TOKENS,
+    Rates,
+    Stopwatch,
+    Timed,
+    fitted_pages,
+    floor_tokens,
+    measure,
+    one_after_the_other,
+)
+from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.types import Round
+from state.spec import PAGE_TOKENS
+from state.tiers.memory import HostArena
+from tests.engine.trees import model
+
+MIB = 1 << 20
+CELL_BYTES = 1000
+
+
+def test_the_floor_is_twice_what_breaks_even() -> None:
+    """1,000 tokens a second are read, 2,000 come up in one, and each restore takes 1.27 s."""
+    assert floor_tokens(1000, 1270, 100, 200_000) == 80 * PAGE_TOKENS  # 2 x 2540 tokens
+    assert floor_tokens(1000, 1270, 100, 1e18) == 40 * PAGE_TOKENS  # 2 x 1270
+    assert floor_tokens(1000, 635, 100, 1e18) == 20 * PAGE_TOKENS
+
+
+def test_the_floor_is_whole_pages_and_one_at_least() -> None:
+    assert floor_tokens(1000, 0, 100, 1e9) == PAGE_TOKENS
+    assert floor_tokens(1000, 31.9, 0, 1e9) == PAGE_TOKENS
+    assert floor_tokens(1000, 32.5, 0, 1e9) == 2 * PAGE_TOKENS
+
+
+def test_a_tier_that_is_slower_than_reading_is_never_worth_it() -> None:
+    assert floor_tokens(1000, 1, 100, 100_000) == NEVER_TOKENS
+    assert floor_tokens(1000, 1, 100, 50_000) == NEVER_TOKENS
+    assert floor_tokens(1000, 1, 100, 0) == NEVER_TOKENS
+    assert floor_tokens(1000, 1e12, 100, 1e9) == NEVER_TOKENS
+
+
+@given(
+    prefill=st.floats(1, 1e6),
+    fixed_ms=st.floats(0, 1e5),
+    token_bytes=st.integers(1, 1 << 22),
+    bytes_s=st.floats(1e3, 1e12),
+)
+def test_from_the_floor_on_a_restore_saves_as_much_as_it_takes(
+    prefill: float, fixed_ms: float, token_bytes: int, bytes_s: float
+) -> None:
+    floor = floor_tokens(prefill, fixed_ms, token_bytes, bytes_s)
+    assert floor % PAGE_TOKENS == 0
+    assert PAGE_TOKENS <= floor <= NEVER_TOKENS
+    read_s, copied_s = floor / prefill, floor * token_bytes / bytes_s
+    if floor < NEVER_TOKENS:
+        assert read_s - copied_s >= 2 * fixed_ms / 1000 * (1 - 1e-6)
+        if floor > PAGE_TOKENS:
+            less = (floor - PAGE_TOKENS) / floor * (read_s - copied_s)
+            assert less <= 2 * fixed_ms / 1000 * (1 + 1e-6)
+
+
+def test_what_passes_through_two_copies_takes_the_time_of_both() -> None:
+    assert one_after_the_other(200.0, 300.0) == pytest.approx(120.0)
+    assert one_after_the_other(7.0) == pytest.approx(7.0)
+
+
+def test_a_window_takes_no_longer_than_it_may() -> None:
+    tried: list[int] = []
+
+    def copy_ms(pages: int) -> float:
+        tried.append(pages)
+        return 0.5 + 0.25 * pages
+
+    assert fitted_pages(1000, 3.0, copy_ms) == 10
+    assert tried[0] == 1000
+    assert fitted_pages(8, 3.0, copy_ms) == 8
+    assert fitted_pages(1000, 0.1, copy_ms) == 1
+    assert fitted_pages(1000, 0.0, copy_ms) == 1
+
+
+@given(
+    most=st.integers(1, 5000),
+    most_ms=st.floats(0, 50),
+    fixed=st.floats(0, 5),
+    page_ms=st.floats(0, 2),
+)
+def test_a_window_is_one_page_or_fits(
+    most: int, most_ms: float, fixed: float, page_ms: float
+) -> None:
+    pages = fitted_pages(most, most_ms, lambda pages: fixed + page_ms * pages)
+    assert 1 <= pages <= most
+    assert pages == 1 or fixed + page_ms * pages <= most_ms
+
+
+def test_the_best_time_counts() -> None:
+    times = iter([0.0, 9.0, 10.0, 13.0, 20.0, 25.0])
+    watch = Stopwatch(lambda: next(times))
+    for tokens in (64, 64, 128):
+        watch.time(Timed.PREFILL, tokens, lambda: None)
+    assert watch.best_ms == {(Timed.PREFILL, 64): 3.0, (Timed.PREFILL, 128): 5.0}
+    assert watch.largest(Timed.PREFILL) == (128, 5.0)
+
+
+class Slow:
+    """A runner that does nothing, on a clock that moves as a machine of known rates would.
+
+    A round costs 1 ms, a page 0.5 ms up and 0.25 ms down, and an image 2 ms up.
+    """
+
+    def __init__(self, num_pages: int, num_cells: int) -> None:
+        self.now_ms = 0.0
+        self.device: Any = self
+        self.cells: Any = self
+        self.pool = jnp.zeros((num_pages, 1))
+        self.bank = self.sampler = ()
+        self.rows = np.zeros((num_cells, CELL_BYTES), np.uint8)
+        self.rounds: list[Round] = []
+
+    def run(self, work: Round) -> None:
+        self.rounds.append(work)
+        self.now_ms += 1.0 + 2.0 * len(work.starts)
+        self.now_ms += 0.25 * sum(len(one.pages) for one in work.lowers)
+        self.now_ms += 0.5 * sum(len(one.pages) for one in work.raises)
+
+    def fetch(self, handle: object) -> None:
+        pass
+
+
+def rates_of(slow: Slow, decode_ms: float, window_pages: int, *, fits_decode: bool) -> Rates:
+    watch = Stopwatch(lambda: slow.now_ms)
+    watch.best_ms = {
+        (Timed.PREFILL, 64): 100.0,
+        (Timed.PREFILL, 250): 50.0,
+        (Timed.DECODE, 1): 1.0,
+        (Timed.DECODE, 4): decode_ms,
+    }
+    return measure(
+        slow,  # type: ignore[arg-type]
+        watch,
+        window_pages=window_pages,
+        image_cells=2,
+        fits_decode=fits_decode,
+    )
+
+
+def test_the_rates_are_those_of_the_machine() -> None:
+    found = rates_of(Slow(101, 200), 70.0, 100, fits_decode=False)
+    assert found.prefill_tokens_s == pytest.approx(5000)
+    assert found.decode_ms == 70.0
+    assert found.lower_bytes_s == pytest.approx(100 * CELL_BYTES / 0.026)
+    assert found.raise_bytes_s == pytest.approx(100 * CELL_BYTES / 0.051)
+    assert found.start_ms == pytest.approx(3.0)
+    assert found.window_pages == 100
+
+
+def test_a_window_that_fits_decoding_takes_a_tenth_of_a_step_either_way() -> None:
+    """Up is the slower way: 1 + 0.5 n milliseconds for n pages."""
+    for decode_ms, pages in ((70.0, 12), (30.0, 4), (5.0, 1), (10_000.0, 100)):
+        slow = Slow(101, 200)
+        assert rates_of(slow, decode_ms, 100, fits_decode=True).window_pages == pages, decode_ms
+
+
+def test_only_pages_and_cells_that_are_there_are_moved() -> None:
+    for num_pages, num_cells in ((8, 100), (100, 7)):
+        slow = Slow(num_pages, num_cells)
+        found = rates_of(slow, 1e6, 50, fits_decode=True)
+        assert found.window_pages == 7
+        for work in slow.rounds:
+            for move in (*work.lowers, *work.raises):
+                assert 0 not in move.pages
+                assert max(move.pages, default=0) < num_pages
+                assert max(move.cells, default=0) < num_cells
+
+
+def test_the_probe_times_chunks_and_steps_and_the_real_runner_moves() -> None:
+    served = model("ember")
+    device = empty_device(served.spec, served.shape)
+    spec = served.spec.model.state_spec(served.spec.kv_format)
+    image_cells = -(-spec.image_bytes // spec.page_bytes)
+    ticks = iter(range(1, 1_000_000))
+    watch = Stopwatch(lambda: float(next(ticks)))
+    given_args = (served.params, served.shape, served.programs, device)
+    assert probe.probe(*given_args, watch) == []
+    widest = max(served.shape.widths)
+    assert watch.largest(Timed.PREFILL)[0] == widest - 10
+    assert watch.largest(Timed.DECODE)[0] == served.shape.num_lanes
+    arena = HostArena.reserve(20, spec.page_bytes)
+    runner = DeviceRunner(*given_args, 4, rows=arena.rows)
+    found = measure(runner, watch, window_pages=64, image_cells=image_cells, fits_decode=False)
+    assert found.window_pages == 64
+    assert found.raise_bytes_s == pytest.approx(1000 * 20 * spec.page_bytes)  # a tick each
+    runner.cells = None
+    arena.close()
