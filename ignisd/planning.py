@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+import numpy as np
 
 from ignisd.engine.capacity import MemoryPlan, Sizes, budget_for, plan_memory, settle
 from ignisd.engine.tier_plan import TierSizes, plan_tiers
@@ -122,9 +123,10 @@ def plan_model(settings: Settings, machine: Machine) -> Planned:
     return Planned(name, folder, spec, machine.platform, sizes, tiers, memory)
 
 
-def weights_dtype(kv_format: KvFormat) -> DTypeLike:
+def weights_dtype(kv_format: KvFormat) -> np.dtype[Any]:
     """What matrices are held in: as precise as the pool."""
-    return jnp.float32 if kv_format is KvFormat.F32 else jnp.bfloat16
+    dtype: np.dtype[Any] = jnp.dtype(jnp.float32 if kv_format is KvFormat.F32 else jnp.bfloat16)
+    return dtype
 
 
 def _workspace_bytes(spec: ModelSpec, chunk_tokens: int) -> int:

@@ -9,8 +9,13 @@ from tempfile import TemporaryDirectory
 
 from ignisd.engine.files import Command, FileThreads
 from ignisd.engine.moves import Order, ReadFile
+from ignisd.engine.tiers import TierLimits, Tiers
+from state.spec import Fingerprint
+from state.tiers.arena import Arena
 from state.tiers.disk import Disk, Space
-from tests.fake_device import FakeDevice
+from state.tiers.format import Layout
+from state.tiers.shelf import Shelf
+from tests.fake_device import CELL_BYTES, FakeDevice
 
 IN_MEMORY = Path("/dev/shm")
 ROOMY = Space(free=1 << 50, total=1 << 51)
@@ -104,6 +109,36 @@ class SimulatedFiles:
         """Whether anything is left to do."""
         return any(self.waiting)
 
+    def shelf(self, fingerprint: Fingerprint, image_cells: int) -> Shelf:
+        """An empty shelf of some size over these files."""
+        ceiling_bytes = self.rng.choice((20_000, 60_000, 10_000_000))
+        return Shelf.empty(self.root, Layout(fingerprint, CELL_BYTES, image_cells), ceiling_bytes)
+
     def close(self) -> None:
         """Remove the files."""
         self.folder.cleanup()
+
+
+def random_tiers(rng: random.Random) -> Tiers | None:
+    """An arena of some size, with some bounds; now and then none."""
+    if rng.random() < 0.25:
+        return None
+    limits = TierLimits(
+        image_bytes=rng.choice((1, 3)) * CELL_BYTES,
+        window_bytes=rng.choice((1, 2, 5, 40)) * CELL_BYTES,
+        ram_floor_tokens=rng.choice((1, 64, 192)),
+        disk_floor_tokens=rng.choice((1, 64, 128)),
+        low_cells=rng.choice((0, 2, 10, 60)),
+        ttl_ms=rng.choice((100.0, 300_000.0)),
+    )
+    num_cells = rng.choice((3, 8, 20, 60))
+    return Tiers(limits, Arena.empty(num_cells, rng.choice((1, 2)), CELL_BYTES))
+
+
+def random_files(
+    rng: random.Random, device: FakeDevice, tiers: Tiers | None
+) -> SimulatedFiles | None:
+    """A disk for an arena, of some temper; now and then none."""
+    if tiers is None or rng.random() < 0.3:
+        return None
+    return SimulatedFiles(rng, device, rng.choice((0.0, 0.0, 0.02, 0.3)))

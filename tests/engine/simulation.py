@@ -14,7 +14,6 @@ from ignisd.engine import scheduler
 from ignisd.engine.check import check_planned, check_world
 from ignisd.engine.files import Command
 from ignisd.engine.room import flush, gainable
-from ignisd.engine.tiers import TierLimits, Tiers
 from ignisd.engine.types import (
     Event,
     Finish,
@@ -29,13 +28,11 @@ from ignisd.engine.types import (
 )
 from ignisd.engine.world import Limits, World, new_world
 from state.chain import chain_of, link_page
-from state.retention import Marks, RetentionPolicy
+from state.retention import RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
-from state.tiers.arena import Arena
-from state.tiers.format import Layout
-from state.tiers.shelf import Shelf
-from tests.engine.sim_disk import SimulatedFiles
-from tests.fake_device import CELL_BYTES, VOCABULARY, FakeDevice, cold_answer
+from tests.engine.sim_disk import random_files, random_tiers
+from tests.engine.traffic import Traffic
+from tests.fake_device import FakeDevice, cold_answer
 
 STOP_IDS = frozenset({3, 77, 200})
 FINGERPRINT = Fingerprint.of(model="fake")
@@ -44,14 +41,6 @@ FINGERPRINT = Fingerprint.of(model="fake")
 def _colliding(before: bytes, page: bytes) -> bytes:
     """A digest that many pages share, so that only comparing tokens tells them apart."""
     return bytes(15) + bytes([sum(page[::4]) % 2])
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A rendered conversation."""
-
-    tokens: tuple[int, ...]
-    marks: Marks
 
 
 @dataclass
@@ -86,74 +75,6 @@ class Outcome:
         )
 
 
-class Traffic:
-    """Prompts that grow out of each other: systems, turns, retries, forks, edits."""
-
-    def __init__(self, rng: random.Random, max_context: int) -> None:
-        self.rng = rng
-        self.longest = max_context - 8
-        self.scale = rng.choice((0.25, 1.0))
-        self.systems = [self._words(self._upto(260)) for _ in range(2)]
-        self.seen: list[Prompt] = []
-
-    def _words(self, count: int) -> tuple[int, ...]:
-        return tuple(self.rng.randrange(VOCABULARY) for _ in range(count))
-
-    def _upto(self, most: int) -> int:
-        return self.rng.randint(1, max(int(most * self.scale), 1))
-
-    def next(self) -> Prompt:
-        """A new conversation, a turn more, the same again, or an edited tail."""
-        rng = self.rng
-        kind = rng.random()
-        if not self.seen or kind < 0.25:
-            prompt = self._fresh()
-        else:
-            known = rng.choice(self.seen[-6:])
-            if kind < 0.6:
-                prompt = self._next_turn(known)
-            elif kind < 0.8:
-                prompt = known
-            else:
-                prompt = self._edited(known)
-        self.seen.append(prompt)
-        return prompt
-
-    def _fresh(self) -> Prompt:
-        rng = self.rng
-        if rng.random() < 0.2:
-            tokens = self._words(rng.choice((1, 2, 63, 64, 65, 128, 129, self._upto(400))))
-            return self._cut(tokens, Marks())
-        system = rng.choice(self.systems)
-        tokens = system + self._words(self._upto(400))
-        marks = Marks(len(system), len(tokens), len(tokens))
-        return self._cut(tokens, marks)
-
-    def _next_turn(self, known: Prompt) -> Prompt:
-        answer = cold_answer(known.tokens, SamplingParams(), self.rng.randint(0, 40), frozenset())
-        tokens = known.tokens + tuple(answer) + self._words(self._upto(150))
-        turn_open = len(tokens) if self.rng.random() < 0.5 else known.marks.turn_open
-        return self._cut(tokens, Marks(known.marks.system_end, turn_open, len(tokens)))
-
-    def _edited(self, known: Prompt) -> Prompt:
-        keep = self.rng.randint(0, len(known.tokens) - 1)
-        tokens = known.tokens[:keep] + self._words(self._upto(200))
-        return self._cut(tokens, Marks(None, len(tokens), len(tokens)))
-
-    def _cut(self, tokens: tuple[int, ...], marks: Marks) -> Prompt:
-        tokens = tokens[: self.longest]
-        if len(tokens) > PAGE_TOKENS and self.rng.random() < 0.15:
-            tokens = tokens[: len(tokens) // PAGE_TOKENS * PAGE_TOKENS]
-        limit = len(tokens)
-
-        def within(mark: int | None) -> int | None:
-            return None if mark is None else min(mark, limit)
-
-        return Prompt(
-            tokens, Marks(within(marks.system_end), within(marks.turn_open), within(marks.opener))
-        )
-
-
 class Simulation:
     """One run; see the module's docstring."""
 
@@ -182,7 +103,7 @@ class Simulation:
             min_interrupted_tokens=rng.choice((64, 192)),
         )
         num_pages = 1 + max_pages + (1 if tight else rng.choice((0, 2, 8, 30)))
-        tiers = self._tiers()
+        tiers = random_tiers(rng)
         self.world = new_world(
             limits,
             policy,
@@ -200,7 +121,10 @@ class Simulation:
             0 if tiers is None else tiers.arena.num_cells,
             loses=lambda position: rng.random() < 0.05,
         )
-        self.files = self._files()
+        self.files = random_files(rng, self.device, tiers)
+        if self.files is not None and tiers is not None:
+            shelf = self.files.shelf(FINGERPRINT, tiers.arena.image_cells)
+            self.world = replace(self.world, tiers=replace(tiers, shelf=shelf))
         self.commands: list[Command] = []
         self.link = _colliding if rng.random() < 0.2 else link_page
         mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
@@ -211,32 +135,6 @@ class Simulation:
         self.checked: tuple[object, ...] = (None,) * 5
         self.now_ms = 0.0
         self.phases_cancelled: Counter[Phase] = Counter()
-
-    def _tiers(self) -> Tiers | None:
-        rng = self.rng
-        if rng.random() < 0.25:
-            return None
-        limits = TierLimits(
-            image_bytes=rng.choice((1, 3)) * CELL_BYTES,
-            window_bytes=rng.choice((1, 2, 5, 40)) * CELL_BYTES,
-            disk_floor_tokens=rng.choice((1, 64, 128)),
-            low_cells=rng.choice((0, 2, 10, 60)),
-            ram_floor_tokens=rng.choice((1, 64, 192)),
-            ttl_ms=rng.choice((100.0, 300_000.0)),
-        )
-        num_cells = rng.choice((3, 8, 20, 60))
-        return Tiers(limits, Arena.empty(num_cells, rng.choice((1, 2)), CELL_BYTES))
-
-    def _files(self) -> SimulatedFiles | None:
-        tiers = self.world.tiers
-        if tiers is None or self.rng.random() < 0.5:
-            return None
-        files = SimulatedFiles(self.rng, self.device, self.rng.choice((0.0, 0.0, 0.02, 0.3)))
-        layout = Layout(FINGERPRINT, CELL_BYTES, tiers.arena.image_cells)
-        ceiling_bytes = self.rng.choice((20_000, 60_000, 10_000_000))
-        shelf = Shelf.empty(files.root, layout, ceiling_bytes)
-        self.world = replace(self.world, tiers=replace(tiers, shelf=shelf))
-        return files
 
     def run(self) -> Outcome:
         """Play until every request has ended; then everything must be given back."""

@@ -8,7 +8,7 @@ from ignisd.engine.types import FinishReason, Phase
 from state.retained import Kind
 from tests.engine.simulation import Simulation
 
-BATCH = 50
+BATCH = 100
 
 
 def play(first: int, count: int) -> Counter[str]:
@@ -41,7 +41,7 @@ def play(first: int, count: int) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize("batch", range(5))
 def test_random_traffic(batch: int) -> None:
     seen = play(batch * BATCH, BATCH)
     assert seen["hits"] >= seen["served"] // 10, seen
@@ -50,6 +50,6 @@ def test_random_traffic(batch: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(10, 100))
+@pytest.mark.parametrize("batch", range(5, 50))
 def test_more_random_traffic(batch: int) -> None:
     play(batch * BATCH, BATCH)

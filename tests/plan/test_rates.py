@@ -177,10 +177,13 @@ def test_only_pages_and_cells_that_are_there_are_moved() -> None:
         found = rates_of(slow, 1e6, 50, fits_decode=True)
         assert found.window_pages == 7
         for work in slow.rounds:
-            for move in (*work.lowers, *work.raises):
-                assert 0 not in move.pages
-                assert max(move.pages, default=0) < num_pages
-                assert max(move.cells, default=0) < num_cells
+            moved: list[tuple[tuple[int, ...], tuple[int, ...]]]
+            moved = [(one.pages, one.cells) for one in work.lowers]
+            moved += [(one.pages, one.cells) for one in work.raises]
+            for pages, cells in moved:
+                assert 0 not in pages
+                assert max(pages, default=0) < num_pages
+                assert max(cells, default=0) < num_cells
 
 
 def test_the_probe_times_chunks_and_steps_and_the_real_runner_moves() -> None:

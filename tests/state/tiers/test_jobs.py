@@ -240,10 +240,18 @@ def test_files_are_cleared_as_far_as_it_goes() -> None:
     with scratch() as root:
         paths = [write(Disk(), root, case_of(one)) for one in (RETAINED, OLD)]
         gone = root / "never there"
-        done = clear(FaultyDisk(faults={1: Fault(errno.EROFS)}), [gone, *paths])
+        done = clear(FaultyDisk(faults={3: Fault(errno.EROFS)}), [gone, *paths])
         assert done.removed == (gone, paths[1])
         assert (done.kept, done.trouble) == ((paths[0],), Trouble.READ_ONLY)
         assert files_in(root) == {paths[0]}
+
+
+def test_what_a_writer_could_not_remove_is_cleared_with_its_name() -> None:
+    with scratch() as root:
+        path = write(Disk(), root, case_of(RETAINED))
+        path.rename(path.with_name(path.name + ".partial"))
+        assert clear(Disk(), [path]).removed == (path,)
+        assert not files_in(root)
 
 
 def test_a_scan_adopts_what_is_good_and_removes_what_nobody_can_use() -> None:

@@ -1,0 +1,85 @@
+"""Prompts of random traffic, which grow out of each other."""
+
+import random
+from dataclasses import dataclass
+
+from ignisd.engine.types import SamplingParams
+from state.retention import Marks
+from state.spec import PAGE_TOKENS
+from tests.fake_device import VOCABULARY, cold_answer
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered conversation."""
+
+    tokens: tuple[int, ...]
+    marks: Marks
+
+
+class Traffic:
+    """Prompts that grow out of each other: systems, turns, retries, forks, edits."""
+
+    def __init__(self, rng: random.Random, max_context: int) -> None:
+        self.rng = rng
+        self.longest = max_context - 8
+        self.scale = rng.choice((0.25, 1.0))
+        self.systems = [self._words(self._upto(260)) for _ in range(2)]
+        self.seen: list[Prompt] = []
+
+    def _words(self, count: int) -> tuple[int, ...]:
+        return tuple(self.rng.randrange(VOCABULARY) for _ in range(count))
+
+    def _upto(self, most: int) -> int:
+        return self.rng.randint(1, max(int(most * self.scale), 1))
+
+    def next(self) -> Prompt:
+        """A new conversation, a turn more, the same again, or an edited tail."""
+        rng = self.rng
+        kind = rng.random()
+        if not self.seen or kind < 0.25:
+            prompt = self._fresh()
+        else:
+            known = rng.choice(self.seen[-6:])
+            if kind < 0.6:
+                prompt = self._next_turn(known)
+            elif kind < 0.8:
+                prompt = known
+            else:
+                prompt = self._edited(known)
+        self.seen.append(prompt)
+        return prompt
+
+    def _fresh(self) -> Prompt:
+        rng = self.rng
+        if rng.random() < 0.2:
+            tokens = self._words(rng.choice((1, 2, 63, 64, 65, 128, 129, self._upto(400))))
+            return self._cut(tokens, Marks())
+        system = rng.choice(self.systems)
+        tokens = system + self._words(self._upto(400))
+        marks = Marks(len(system), len(tokens), len(tokens))
+        return self._cut(tokens, marks)
+
+    def _next_turn(self, known: Prompt) -> Prompt:
+        answer = cold_answer(known.tokens, SamplingParams(), self.rng.randint(0, 40), frozenset())
+        tokens = known.tokens + tuple(answer) + self._words(self._upto(150))
+        turn_open = len(tokens) if self.rng.random() < 0.5 else known.marks.turn_open
+        return self._cut(tokens, Marks(known.marks.system_end, turn_open, len(tokens)))
+
+    def _edited(self, known: Prompt) -> Prompt:
+        keep = self.rng.randint(0, len(known.tokens) - 1)
+        tokens = known.tokens[:keep] + self._words(self._upto(200))
+        return self._cut(tokens, Marks(None, len(tokens), len(tokens)))
+
+    def _cut(self, tokens: tuple[int, ...], marks: Marks) -> Prompt:
+        tokens = tokens[: self.longest]
+        if len(tokens) > PAGE_TOKENS and self.rng.random() < 0.15:
+            tokens = tokens[: len(tokens) // PAGE_TOKENS * PAGE_TOKENS]
+        limit = len(tokens)
+
+        def within(mark: int | None) -> int | None:
+            return None if mark is None else min(mark, limit)
+
+        return Prompt(
+            tokens, Marks(within(marks.system_end), within(marks.turn_open), within(marks.opener))
+        )
