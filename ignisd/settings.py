@@ -291,6 +291,13 @@ class Settings:
         chapter=_WATCH,
         meta="text|json",
     )
+    metrics_compat: str = declare(
+        Choice(("none", "vllm")),
+        "none",
+        "further names in /metrics: vllm adds four that routers and dashboards made for it read",
+        chapter=_WATCH,
+        meta="none|vllm",
+    )
     check: bool = declare(
         Switch(),
         "off",
