@@ -9,7 +9,9 @@ import json
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from ignisd import __version__
 from ignisd.errors import ConfigError
@@ -21,8 +23,12 @@ from ignisd.settings import FLAGS
 REFUSED = 2
 """Exit status of a start that was refused for its settings; trying again will not help."""
 
+DAMAGED = 1
+"""Exit status of an inspection that found something bad."""
+
 _WIDTH = 100
 _SHOW_ORIGIN = "--show-origin"
+_JSON = "--json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,6 +130,23 @@ def _plan(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return plan_command.run(asked, _resolve(rest, environ).settings, environ)
 
 
+def _inspect(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    from ignisd import inspection
+
+    strange = [word for word in words if word.startswith("-") and word != _JSON]
+    if strange:
+        raise ConfigError(f"{strange[0]} is no flag{suggestion(strange[0], [_JSON])}")
+    folders = [word for word in words if not word.startswith("-")]
+    if len(folders) != 1:
+        raise ConfigError(f"ignisd inspect DIR [{_JSON}] takes one directory, had {len(folders)}.")
+    groups = inspection.inspect(Path(folders[0]), 1e3 * time.time())
+    if _JSON in words:
+        print(json.dumps(inspection.as_json(groups), indent=2))
+    else:
+        print(*inspection.lines(groups), sep="\n")
+    return DAMAGED if inspection.has_damage(groups) else 0
+
+
 class _Command:
     """A word after `ignisd`: what it runs, and a line for the help."""
 
@@ -140,6 +163,9 @@ _COMMANDS: dict[str, _Command] = {
         _config, f"print the settings as a file; {_SHOW_ORIGIN} also says who set each"
     ),
     "plan": _Command(_plan, "print the memory that a model would hold, without loading it"),
+    "inspect": _Command(
+        _inspect, f"list a disk tier and check every byte of it: ignisd inspect DIR [{_JSON}]"
+    ),
     "bench": _Command(_bench, "measure prefill, decode and reuse, here and on other servers"),
 }
 

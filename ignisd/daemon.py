@@ -195,7 +195,7 @@ class _Daemon:
         options = http_options(self._settings, self._keys)
         counters = HttpCounters()
         app = build_app(self._service, options, counters, self._resolved)
-        config = server_config(self._listener, counters.count_error)
+        config = server_config(self._listener, counters.count_refusal)
         await serve_http(app, config, shutdown_trigger=self._closed.wait)  # type: ignore[arg-type]
 
 

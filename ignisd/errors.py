@@ -29,6 +29,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_MOST_CHARS = 1000
+_MOST_DIGITS_BITS = 128
+
+
+def shown(value: object) -> str:
+    """A value of a client for a message, as short as it need be."""
+    if isinstance(value, int) and value.bit_length() > _MOST_DIGITS_BITS:
+        return "a number of very many digits"
+    return str(value)
+
+
+def _sentence(text: str) -> str:
+    """A text that ends in one full stop, whatever was quoted at its end, and is not too long."""
+    if len(text) > _MOST_CHARS:
+        half = _MOST_CHARS // 2
+        text = f"{text[:half]} … {text[-half:]}"
+    text = text.rstrip().rstrip(".")
+    return text if text.endswith(("!", "?")) else f"{text}."
+
 
 class IgnisError(Exception):
     """The root: an expected failure with an answer for whoever asked."""
@@ -39,9 +58,19 @@ class IgnisError(Exception):
     retry: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _sentence(message)
+        super().__init__(self.message)
+        self.param = None if param is None else param[:_MOST_CHARS]
+
+
+def answer_codes() -> tuple[str, ...]:
+    """The codes of all errors that a request may be answered with, in the order of the alphabet."""
+    kinds, codes = [IgnisError], set()
+    while kinds:
+        kind = kinds.pop()
+        codes.add(kind.code)
+        kinds += kind.__subclasses__()
+    return tuple(sorted(codes - {ConfigError.code, Unavailable.code}))
 
 
 class ConfigError(IgnisError):

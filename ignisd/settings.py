@@ -294,6 +294,13 @@ class Settings(TierSettings):
         chapter=_WATCH,
         meta="text|json",
     )
+    metrics_compat: str = declare(
+        Choice(("none", "vllm")),
+        "none",
+        "further names in /metrics: vllm adds four that routers and dashboards made for it read",
+        chapter=_WATCH,
+        meta="none|vllm",
+    )
     check: bool = declare(
         Switch(),
         "off",

@@ -61,6 +61,7 @@ OTHER = {
     "vram_kv_pool_bytes": "4096tok",
     "log_level": "debug",
     "log_format": "json",
+    "metrics_compat": "vllm",
     "check": "on",
 }
 

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 import msgspec
 
 from ignisd.chat import codec
+from ignisd.chat.asked import read_asked
 from ignisd.chat.calls import forced_opening
-from ignisd.chat.limits import check_sampling, check_stop
+from ignisd.chat.foreign import refuse_foreign
 from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.system import place_messages, without_volatile_header
-from ignisd.chat.types import ChatRequest, Message, Note, NoteKind, SamplingFields, ToolCall
+from ignisd.chat.types import ChatRequest, Message, Note, NoteKind, ToolCall
 from ignisd.chat.wire import WireChat, WireMessage, WirePart, WireToolCall
-from ignisd.errors import RequestError, UnsupportedValue
-from state.spec import Class
-
-AGENT_SUFFIX = "@agent"
-"""A model name that ends so asks for the class `agent`."""
+from ignisd.errors import RequestError, UnsupportedValue, shown
 
 _DECODER = msgspec.json.Decoder(WireChat)
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -36,38 +33,18 @@ def parse_chat(body: bytes, policies: ChatPolicies | None = None) -> ChatRequest
         UnsupportedValue: well formed, but nothing that this server can honour.
     """
     wire = codec.decode(body, _DECODER)
+    refuse_foreign(body)
     _refuse_unsupported(wire)
-    sampling = SamplingFields(
-        temperature=wire.temperature,
-        top_k=wire.top_k,
-        top_p=wire.top_p,
-        min_p=wire.min_p,
-        presence_penalty=wire.presence_penalty,
-        frequency_penalty=wire.frequency_penalty,
-        repetition_penalty=wire.repetition_penalty,
-        seed=wire.seed,
-    )
-    check_sampling(sampling)
-    model, cls = model_and_class(wire.model, wire.class_name)
-    options = wire.stream_options
+    asked = read_asked(wire, _max_tokens(wire))
     messages, notes = _messages(wire.messages, policies or ChatPolicies())
     tools, skipped = _tools(wire.tools or [])
     kwargs = _template_kwargs(wire)
     calls = _calls(wire, tools)
     return ChatRequest(
-        model=model,
+        asked=asked,
         messages=messages,
         tools=tools,
         template_kwargs=kwargs,
-        sampling=sampling,
-        max_tokens=_max_tokens(wire),
-        stop=check_stop(wire.stop),
-        stream=bool(wire.stream),
-        include_usage=options is not None and bool(options.include_usage),
-        cls=cls,
-        reuse=wire.reuse is not False,
-        return_reuse=bool(wire.return_reuse),
-        cache_salt=wire.cache_salt,
         reads_calls=calls.read,
         single_call=calls.single,
         begun=calls.begun,
@@ -77,20 +54,12 @@ def parse_chat(body: bytes, policies: ChatPolicies | None = None) -> ChatRequest
 
 
 def _refuse_unsupported(wire: WireChat) -> None:
-    if wire.n is not None and wire.n != 1:
-        if wire.n < 1:
-            raise RequestError(f"n is {wire.n}, but must be at least 1.", "n")
-        raise UnsupportedValue(f"n is {wire.n}, but this server answers with n = 1 only.", "n")
     if wire.logprobs:
         raise UnsupportedValue("logprobs is true, but this server returns none.", "logprobs")
     if wire.top_logprobs:
         raise UnsupportedValue(
-            f"top_logprobs is {wire.top_logprobs}, but this server returns none.", "top_logprobs"
-        )
-    if wire.logit_bias:
-        raise UnsupportedValue(
-            f"logit_bias has {len(wire.logit_bias)} entries, but none can be honoured.",
-            "logit_bias",
+            f"top_logprobs is {shown(wire.top_logprobs)}, but this server returns none.",
+            "top_logprobs",
         )
     if wire.response_format is not None and wire.response_format.type != "text":
         raise UnsupportedValue(
@@ -99,30 +68,17 @@ def _refuse_unsupported(wire: WireChat) -> None:
         )
 
 
-def model_and_class(model: str | None, named: str | None) -> tuple[str | None, Class]:
-    """The model's name without its suffix, and the class asked for by either.
-
-    Raises:
-        RequestError: there is no such class.
-    """
-    if named is not None and named not in tuple(Class):
-        raise RequestError(f"class is {named!r}, but must be one of {_listed(Class)}.", "class")
-    if model is not None and model.endswith(AGENT_SUFFIX):
-        return model.removesuffix(AGENT_SUFFIX) or None, Class(named or Class.AGENT)
-    return model, Class(named or Class.INTERACTIVE)
-
-
 def _max_tokens(wire: WireChat) -> int | None:
     old, new = wire.max_tokens, wire.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise RequestError(
-            f"max_tokens is {old} and max_completion_tokens is {new}; they must agree, or one "
-            "must be absent.",
+            f"max_tokens is {shown(old)} and max_completion_tokens is {shown(new)}; they must "
+            "agree, or one must be absent.",
             "max_tokens",
         )
     for name, value in (("max_tokens", old), ("max_completion_tokens", new)):
         if value is not None and value < 1:
-            raise RequestError(f"{name} is {value}, but must be at least 1.", name)
+            raise RequestError(f"{name} is {shown(value)}, but must be at least 1.", name)
     return new if new is not None else old
 
 
@@ -160,7 +116,7 @@ def _tools(
     for index, tool in enumerate(tools):
         kind = tool.get("type", "function")
         if kind != "function":
-            notes.append(Note(NoteKind.TOOL_SKIPPED, str(kind)))
+            notes.append(Note(NoteKind.TOOL_SKIPPED, shown(kind)))
             continue
         if _function_name(tool) is None:
             path = f"tools[{index}].function.name"
@@ -200,7 +156,7 @@ def _calls(wire: WireChat, tools: Sequence[dict[str, object]]) -> _Calls:
         )
     if choice.get("type", "function") != "function":
         raise UnsupportedValue(
-            f"tool_choice.type is {choice['type']!r}, but only a function can be chosen.",
+            f"tool_choice.type is {shown(choice['type'])}, but only a function can be chosen.",
             "tool_choice",
         )
     name = _function_name(choice)

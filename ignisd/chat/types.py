@@ -81,30 +81,58 @@ class Note:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A checked chat completion request, before rendering.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks for beside its prompt, once it has been checked.
 
-    `model` is the name without a class suffix, None when the client gave none. `tools` are the
-    objects as sent. `template_kwargs` go to the template as they are. `max_tokens` None means: up
-    to the end of the context. `reads_calls`: tool calls are looked for in the answer;
-    `single_call`: at most one. `begun` is the text that the answer has to begin with; it becomes
-    the end of the prompt. `shows_reasoning` is off when the client has switched thinking off.
+    Args:
+        model: the name without a class suffix, None when the client gave none.
+        sampling: as far as the client decided it.
+        max_tokens: None stands for up to the end of the context.
+        stop: strings that end the answer.
+        ignore_eos: the tokens that end an answer do not.
+        n: how many answers.
+        stream, include_usage: how they are told.
+        cls: who waits for them.
+        reuse: False neither uses nor leaves retained state.
+        return_reuse: the answer tells what was reused.
+        cache_salt: only what came with the same salt is reused.
     """
 
     model: str | None
-    messages: tuple[Message, ...]
-    tools: tuple[Mapping[str, object], ...]
-    template_kwargs: Mapping[str, object]
     sampling: SamplingFields
     max_tokens: int | None
     stop: tuple[str, ...]
+    ignore_eos: bool
+    n: int
     stream: bool
     include_usage: bool
     cls: Class
     reuse: bool
     return_reuse: bool
     cache_salt: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A checked chat completion request, before rendering.
+
+    Args:
+        asked: what it shares with other protocols.
+        messages: in the places that the policies give them.
+        tools: the objects as sent.
+        template_kwargs: go to the template as they are.
+        reads_calls: tool calls are looked for in the answer.
+        single_call: at most one.
+        begun: the text that the answer has to begin with; it becomes the end of the prompt.
+        shows_reasoning: off when the client has switched thinking off.
+        notes: what was done to the request.
+    """
+
+    asked: Asked
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, object], ...]
+    template_kwargs: Mapping[str, object]
     reads_calls: bool = False
     single_call: bool = False
     begun: str = ""

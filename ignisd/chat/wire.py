@@ -1,4 +1,4 @@
-"""The chat completion body as it comes over the wire; unknown fields are passed over.
+"""Request bodies as they come over the wire; unknown fields are passed over.
 
 Every field may be null, which is the same as absent: many clients send all the fields they know.
 """
@@ -51,13 +51,11 @@ class WireResponseFormat(Struct):
     type: str = "text"
 
 
-class WireChat(Struct):
-    """The body of POST /v1/chat/completions."""
+class WireAsked(Struct, kw_only=True):
+    """The fields that a chat and a completion share."""
 
-    messages: list[WireMessage]
     model: str | None = None
     max_tokens: int | None = None
-    max_completion_tokens: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -67,21 +65,36 @@ class WireChat(Struct):
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
     n: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
     logit_bias: dict[str, float] | None = None
-    tools: list[dict[str, object]] | None = None
-    tool_choice: str | dict[str, object] | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: WireResponseFormat | None = None
     stream: bool | None = None
     stream_options: WireStreamOptions | None = None
-    reasoning_effort: str | None = None
-    enable_thinking: bool | None = None
-    preserve_thinking: bool | None = None
-    chat_template_kwargs: dict[str, object] | None = None
     class_name: str | None = field(default=None, name="class")
     cache_salt: str | None = None
     return_reuse: bool | None = None
     reuse: bool | None = None
+
+
+class WireChat(WireAsked, kw_only=True):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[WireMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: WireResponseFormat | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    preserve_thinking: bool | None = None
+    chat_template_kwargs: dict[str, object] | None = None
+
+
+class WireCompletion(WireAsked, kw_only=True):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None

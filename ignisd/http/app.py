@@ -14,6 +14,7 @@ from ignisd.errors import EngineFailure, IgnisError, MethodNotAllowed, RequestEr
 from ignisd.http.answers import JsonResponse, error_response
 from ignisd.http.body import ClientGone
 from ignisd.http.chat import ChatCompletions
+from ignisd.http.choices import was_taken
 from ignisd.http.completions import Completions
 from ignisd.http.config import config_object
 from ignisd.http.counters import HttpCounters
@@ -57,7 +58,7 @@ def build_app(
             *_telling(service, intake, options),
             *_watching(service, options, counters, resolved),
         ],
-        middleware=[Middleware(Guard, options=options, on_error=counters.count_error)],
+        middleware=[Middleware(Guard, options=options, on_error=counters.count_refusal)],
         exception_handlers=_error_handlers(counters),
         lifespan=lifespan,
     )
@@ -90,7 +91,7 @@ def _watching(
     service: Service, options: HttpOptions, counters: HttpCounters, resolved: Resolved | None
 ) -> Iterator[Route]:
     """What is told of the daemon itself."""
-    metrics = Metrics(service, counters)
+    metrics = Metrics(service, counters, options.compat_metrics)
 
     async def answer_models(request: Request) -> Response:
         return JsonResponse(list_models(service))
@@ -118,23 +119,24 @@ def _watching(
 def _error_handlers(
     counters: HttpCounters,
 ) -> dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]:
-    def answered(error: IgnisError) -> Response:
-        counters.count_error(error)
+    def answered(request: Request, error: IgnisError) -> Response:
+        count = counters.count_error if was_taken(request) else counters.count_refusal
+        count(error)
         return error_response(error)
 
-    async def on_ignis_error(_: Request, error: Exception) -> Response:
+    async def on_ignis_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, IgnisError)
-        return answered(error)
+        return answered(request, error)
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = answered(_translated(request, error))
+        response = answered(request, _translated(request, error))
         response.headers.update(error.headers or {})
         return response
 
-    async def on_bug(_: Request, __: Exception) -> Response:
+    async def on_bug(request: Request, _: Exception) -> Response:
         # What went wrong is in the log of the server, and nothing of it in the answer.
-        return answered(EngineFailure("The server failed on this request."))
+        return answered(request, EngineFailure("The server failed on this request."))
 
     async def on_client_gone(_: Request, __: Exception) -> Response:
         return Response(status_code=499)

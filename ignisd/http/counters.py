@@ -15,6 +15,7 @@ class HttpCounters:
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.ttft_s = Histogram(_SECONDS)
         self.inter_token_s = Histogram(_GAP_SECONDS)
@@ -23,6 +24,11 @@ class HttpCounters:
     def count_error(self, error: IgnisError) -> None:
         """An error was answered, or ended a stream."""
         self.errors[error.code] += 1
+
+    def count_refusal(self, error: IgnisError) -> None:
+        """A request was answered with an error before the engine took it."""
+        self.count_error(error)
+        self.refused[error.code] += 1
 
     def observe(self, outcome: Outcome) -> None:
         """An answer was completed."""

@@ -4,18 +4,18 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.parse import parse_chat
 from ignisd.chat.policies import ChatPolicies
-from ignisd.chat.types import ChatRequest, Prompt, SamplingFields, TokenArray
+from ignisd.chat.types import Asked, ChatRequest, Prompt, SamplingFields, TokenArray
 from ignisd.engine.types import Request, SamplingParams
 from ignisd.errors import ContextLengthExceeded, ModelNotFound, Overloaded
 from ignisd.http.options import HttpOptions
-from ignisd.http.plain import PlainRequest, parse_plain, tokens_of
+from ignisd.http.plain import parse_plain, tokens_of
 from ignisd.http.salts import chain_salt
 from state.chain import Chain, chain_of
 from state.retention import Marks
@@ -32,9 +32,9 @@ class Prepared:
     chain: Chain
 
     @property
-    def asked(self) -> ChatRequest:
+    def asked(self) -> Asked:
         """What the client asked for."""
-        return self.chat
+        return self.chat.asked
 
     @property
     def marks(self) -> Marks:
@@ -46,7 +46,7 @@ class Prepared:
 class PreparedPlain:
     """A completion request that is ready for the engine; a plain prompt has no marks."""
 
-    asked: PlainRequest
+    asked: Asked
     chain: Chain
 
     @property
@@ -99,29 +99,34 @@ class Intake:
         finally:
             self._num_preparing -= 1
 
-    def engine_request(
+    def engine_requests(
         self, prepared: Prepared | PreparedPlain, model: ModelInfo, name: str
-    ) -> Request:
-        """What to submit. Ids ascend in the order of the calls."""
-        return self._request(prepared, model, name, next(self._ids))
+    ) -> tuple[Request, ...]:
+        """What to submit: one request for each answer. Ids ascend in the order of the calls."""
+        whole = self.unsubmitted(prepared, model)
+        seed = whole.sampling.seed
+        return tuple(
+            replace(
+                whole,
+                id=next(self._ids),
+                name=f"{name}-{index}" if index else name,
+                sampling=replace(whole.sampling, seed=(seed + index) % 2**32),
+            )
+            for index in range(prepared.asked.n)
+        )
 
     def unsubmitted(self, prepared: Prepared | PreparedPlain, model: ModelInfo) -> Request:
-        """What would be submitted, for a question about it."""
-        return self._request(prepared, model, "", 0)
-
-    def _request(
-        self, prepared: Prepared | PreparedPlain, model: ModelInfo, name: str, id: int
-    ) -> Request:
+        """What would be submitted for the first answer, for a question about it."""
         asked = prepared.asked
         room = model.context_tokens - prepared.chain.num_tokens
         return Request(
-            id=id,
-            name=name,
+            id=0,
+            name="",
             chain=prepared.chain,
             marks=prepared.marks,
             sampling=self._sampling(asked.sampling, model.defaults.sampling),
             max_tokens=room if asked.max_tokens is None else min(asked.max_tokens, room),
-            stop_ids=frozenset(model.defaults.eos_ids),
+            stop_ids=frozenset() if asked.ignore_eos else frozenset(model.defaults.eos_ids),
             cls=asked.cls,
             reuse=asked.reuse,
             arrival_ms=self._options.now_ms(),
@@ -157,17 +162,18 @@ def _prepare_chat(
     body: bytes, model: ModelInfo, policies: ChatPolicies, key: bytes | None
 ) -> Prepared:
     chat = parse_chat(body, policies)
-    check_model(chat.model, model)
+    check_model(chat.asked.model, model)
     prompt = model.renderer.render(chat)
-    chain = _chain(prompt.tokens, model, chain_salt(chat.cache_salt, key), "messages")
+    chain = _chain(prompt.tokens, model, chain_salt(chat.asked.cache_salt, key), "messages")
     return Prepared(chat, prompt, chain)
 
 
 def _prepare_plain(body: bytes, model: ModelInfo, key: bytes | None) -> PreparedPlain:
     plain = parse_plain(body)
-    check_model(plain.model, model)
+    asked = plain.asked
+    check_model(asked.model, model)
     tokens = tokens_of(plain.prompt, model.tokenizer)
-    return PreparedPlain(plain, _chain(tokens, model, chain_salt(plain.cache_salt, key), "prompt"))
+    return PreparedPlain(asked, _chain(tokens, model, chain_salt(asked.cache_salt, key), "prompt"))
 
 
 def _chain(tokens: TokenArray, model: ModelInfo, salt: bytes, param: str) -> Chain:

@@ -16,20 +16,27 @@ from ignisd import __version__
 from ignisd.engine.histogram import Histogram
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.types import Tier
+from ignisd.engine.world import World
+from ignisd.errors import RequestTimeout, answer_codes
 from ignisd.http.counters import HttpCounters
 from ignisd.http.service import Facts, Service, ServicePhase
 
 _PREFIX = "ignis_"
+_COMPAT = "vllm:"
 
 Label = TypeVar("Label", bound=str)
 
 
 class ServiceCollector(Collector):
-    """Turns the engine's stats and HTTP's counters into metric families."""
+    """Turns the engine's stats and HTTP's counters into metric families.
 
-    def __init__(self, service: Service, counters: HttpCounters) -> None:
+    `compat` adds the names that routers and dashboards made for vLLM read.
+    """
+
+    def __init__(self, service: Service, counters: HttpCounters, compat: bool = False) -> None:
         self._service = service
         self._counters = counters
+        self._compat = compat
 
     def collect(self) -> Iterator[Metric]:
         """All families; those of the engine only once there is one."""
@@ -43,19 +50,29 @@ class ServiceCollector(Collector):
         engine = self._service.engine
         if engine is not None:
             stats = engine.stats()
-            yield from _occupancy(stats)
-            yield from _memory(stats, self._service.facts)
+            pages = _pages(engine.world)
+            yield from _occupancy(stats, pages)
+            yield from _memory(stats, pages, self._service.facts)
             yield from _requests(stats)
             yield from _reuse(stats)
             yield from _rounds(stats)
+            if self._compat:
+                yield from _compatible(self._service.name, stats, pages)
 
     def _http(self) -> Iterator[Metric]:
         counters = self._counters
+        codes = answer_codes()
         yield _counter(
             "http_errors",
             "Errors answered, or sent at a stream's end, by code.",
             "code",
-            counters.errors,
+            {code: counters.errors[code] for code in codes},
+        )
+        yield _counter(
+            "requests_refused",
+            "Requests turned away before the engine took them, by the code of the answer.",
+            "reason",
+            {code: counters.refused[code] for code in codes if code != RequestTimeout.code},
         )
         answers = {reason: counters.answers[reason] for reason in ("stop", "length", "tool_calls")}
         yield _counter("answers", "Answers completed, by finish reason.", "reason", answers)
@@ -73,16 +90,41 @@ class ServiceCollector(Collector):
 class Metrics:
     """Renders the exposition format from a registry of its own."""
 
-    def __init__(self, service: Service, counters: HttpCounters) -> None:
+    def __init__(self, service: Service, counters: HttpCounters, compat: bool = False) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(ServiceCollector(service, counters))
+        self._registry.register(ServiceCollector(service, counters, compat))
 
     def render(self) -> bytes:
         """The text of one scrape."""
         return generate_latest(self._registry)
 
 
-def _occupancy(stats: EngineStats) -> Iterator[Metric]:
+def _pages(world: World) -> Mapping[str, int]:
+    """Pages of the pool by who holds them; a page that both hold is the running request's."""
+    live = len({page for seq in world.running for page in seq.table})
+    free = world.pages.num_free
+    return {"live": live, "retained": world.pages.num_pages - 1 - free - live, "free": free}
+
+
+def _compatible(model: str, stats: EngineStats, pages: Mapping[str, int]) -> Iterator[Metric]:
+    """What is running, what waits, and how full the pool is: the last by its new and old name.
+
+    Pages that only retained state holds count as free there, as they give way at once.
+    """
+    used = pages["live"] / max(sum(pages.values()), 1)
+    values = {
+        "num_requests_running": ("Requests running.", stats.num_prefilling + stats.num_decoding),
+        "num_requests_waiting": ("Requests waiting.", stats.num_queued),
+        "kv_cache_usage_perc": ("Share of the pages in use, 0 to 1.", used),
+        "gpu_cache_usage_perc": ("Share of the pages in use, 0 to 1.", used),
+    }
+    for name, (help_text, value) in values.items():
+        family = GaugeMetricFamily(_COMPAT + name, help_text, labels=["model_name"])
+        family.add_metric([model], value)
+        yield family
+
+
+def _occupancy(stats: EngineStats, pages: Mapping[str, int]) -> Iterator[Metric]:
     yield _value("engine_alive", "1 while the engine runs.", int(stats.alive))
     yield _value(
         "engine_idle_seconds", "Time since the engine last made progress.", stats.idle_ms / 1000
@@ -96,26 +138,23 @@ def _occupancy(stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("requests", "Requests in the engine, by state.", "state", running)
     yield _value("queue_limit", "Most requests that may wait.", stats.queue_limit)
     yield _value("lanes", "Lanes of the decode batch.", stats.num_lanes)
-    used = stats.num_pages - stats.num_pages_free
-    pages = {"used": used, "free": stats.num_pages_free}
-    yield _gauge("pool_pages", "Pages of the KV pool.", "owner", pages)
+    yield _gauge("pool_pages", "Pages of the KV pool, by who holds them.", "owner", pages)
     used = stats.num_slots - stats.num_slots_free
     slots = {"used": used, "free": stats.num_slots_free}
     yield _gauge("retained_slots", "Slots for images.", "owner", slots)
 
 
-def _memory(stats: EngineStats, facts: Facts) -> Iterator[Metric]:
-    pages, images = facts.page_bytes, facts.image_bytes
+def _memory(stats: EngineStats, pages: Mapping[str, int], facts: Facts) -> Iterator[Metric]:
+    images = facts.image_bytes
     tier = GaugeMetricFamily(
         _PREFIX + "tier_bytes",
-        "Bytes for retained and running state, by what they are for; both owners are the ceiling.",
+        "Bytes for retained and running state, by what they are for; all owners are the ceiling.",
         labels=["tier", "group", "owner"],
     )
-    used = stats.num_pages - stats.num_pages_free
-    tier.add_metric([Tier.DEVICE, "full", "used"], used * pages)
-    tier.add_metric([Tier.DEVICE, "full", "free"], stats.num_pages_free * pages)
+    for owner, count in pages.items():
+        tier.add_metric([Tier.DEVICE, "full", owner], count * facts.page_bytes)
     used = stats.num_slots - stats.num_slots_free
-    tier.add_metric([Tier.DEVICE, "linear", "used"], used * images)
+    tier.add_metric([Tier.DEVICE, "linear", "retained"], used * images)
     tier.add_metric([Tier.DEVICE, "linear", "free"], stats.num_slots_free * images)
     yield tier
     plan = GaugeMetricFamily(
@@ -129,7 +168,6 @@ def _memory(stats: EngineStats, facts: Facts) -> Iterator[Metric]:
 def _requests(stats: EngineStats) -> Iterator[Metric]:
     counters = stats.counters
     yield _count("requests_submitted", "Requests taken in.", counters.submitted)
-    yield _count("requests_refused", "Requests turned away by a full queue.", counters.refused)
     yield _counter("requests_finished", "Requests ended, by reason.", "reason", counters.finished)
     prompt = {"computed": counters.computed_tokens, "device": counters.device_tokens}
     yield _counter("prompt_tokens", "Prompt tokens, by where they came from.", "source", prompt)
@@ -158,10 +196,25 @@ def _reuse(stats: EngineStats) -> Iterator[Metric]:
     yield _counter("misses", "Admissions without a claim, by reason.", "reason", counters.misses)
     yield _counter("captured", "States published, by kind.", "kind", counters.captured)
     yield _counter("captures_skipped", "States not kept, by reason.", "reason", counters.skipped)
-    discards = {"used": counters.discarded_used, "unused": counters.discarded_unused}
-    yield _counter("discards", "Retained states given up.", "use", discards)
+    discards = {
+        "used": counters.discarded_used,
+        "unused": counters.discarded_unused,
+        "stranded": counters.discarded_stranded,
+    }
+    yield _counter(
+        "discards",
+        "Retained states given up; stranded, which is a bug, are those with one half gone.",
+        "use",
+        discards,
+    )
     yield _gauge("retained_states", "Retained states, by kind.", "kind", stats.retained)
     yield _value("retained_tokens", "Sum of their lengths.", stats.retained_tokens)
+    yield _histogram("lookup_seconds", "Searching for the longest retained state.", stats.lookup_s)
+    yield _histogram(
+        "capture_seconds",
+        "From the plan of the round that writes a state until it can be found.",
+        stats.capture_s,
+    )
 
 
 def _rounds(stats: EngineStats) -> Iterator[Metric]:

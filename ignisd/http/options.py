@@ -38,6 +38,7 @@ class HttpOptions:
         write_timeout_s: a reader that takes nothing for so long loses its request.
         request_timeout_s: limit of an answer that is not streamed; None is no limit.
         stall_s: an engine that is busy but made no progress for so long counts as stalled.
+        compat_metrics: /metrics also has the names that tools made for vLLM read.
         chat: how messages are placed and answers are told: --server-system-message-policy,
             --server-developer-message-policy, --server-strip-volatile-headers,
             --server-reasoning-field and --server-calls-in-reasoning.
@@ -59,6 +60,7 @@ class HttpOptions:
     write_timeout_s: float = 60.0
     request_timeout_s: float | None = None
     stall_s: float = 30.0
+    compat_metrics: bool = False
     chat: ChatPolicies = field(default_factory=ChatPolicies)
     num_workers: int = 2
     max_preparing: int = 256

@@ -24,7 +24,8 @@ class Usage:
 class Outcome:
     """How an answer ended. `finish_reason` is stop, length or tool_calls.
 
-    `reasoning_open` tells that it ended before its reasoning did.
+    `reasoning_open` tells that it ended before its reasoning did; `num_choices`, of how many
+    answers usage and timings are the sum.
     """
 
     finish_reason: str
@@ -32,6 +33,7 @@ class Outcome:
     reuse: Reuse
     timings: Timings
     reasoning_open: bool = False
+    num_choices: int = 1
 
 
 Step = Started | Piece | Outcome
@@ -54,11 +56,6 @@ class Reply:
         self._steps: deque[Step] = deque()
         self._cut = False
         self._ended = False
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return self._stream.request.prompt_tokens
 
     def __aiter__(self) -> Self:
         return self

@@ -1,42 +1,19 @@
 """From an answer in the making to a response, plain or as a stream, tied to its reader."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ignisd.engine.types import Started
 from ignisd.errors import RequestTimeout
+from ignisd.http.answer import Answer
 from ignisd.http.body import while_connected
+from ignisd.http.choices import Said
 from ignisd.http.counters import HttpCounters
 from ignisd.http.options import HttpOptions
-from ignisd.http.reply import Reply, Step
 from ignisd.http.reuse import HEADER, reuse_header
 from ignisd.http.sse import EventStream
-
-
-class Answer(Protocol):
-    """An answer of some protocol."""
-
-    @property
-    def reply(self) -> Reply:
-        """Where it comes from."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What it tells in its headers, beside what was reused."""
-        ...
-
-    async def collect(self) -> Response:
-        """The plain answer."""
-        ...
-
-    def chunks(self, step: Step) -> Iterable[object]:
-        """The objects that a stream sends for a step."""
-        ...
 
 
 async def respond(
@@ -52,9 +29,9 @@ async def respond(
         try:
             return await while_connected(request, _streamed(answer, options, counters))
         except BaseException:
-            await answer.reply.aclose()
+            await answer.choices.aclose()
             raise
-    async with answer.reply:
+    async with answer.choices:
         return await while_connected(request, _plain(answer, options))
 
 
@@ -69,13 +46,13 @@ async def _plain(answer: Answer, options: HttpOptions) -> Response:
 
 async def _streamed(answer: Answer, options: HttpOptions, counters: HttpCounters) -> Response:
     """The response, once it is known what was reused, or after a short wait for it."""
-    first: list[Step] = []
+    first: list[Said] = []
     try:
         async with asyncio.timeout(options.header_wait_s):
-            first.append(await anext(answer.reply))
+            first.append(await anext(answer.choices))
     except TimeoutError:
         pass
     headers = dict(answer.headers)
-    if first and isinstance(first[0], Started):
-        headers[HEADER] = reuse_header(first[0].reuse)
-    return EventStream(answer.reply, first, answer.chunks, options, headers, counters.count_error)
+    if first and isinstance(first[0].step, Started):
+        headers[HEADER] = reuse_header(first[0].step.reuse)
+    return EventStream(answer.choices, first, answer.chunks, options, headers, counters.count_error)

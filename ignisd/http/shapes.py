@@ -1,5 +1,6 @@
-"""The objects of the chat completion protocol."""
+"""The objects of the protocols of chats and completions."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ignisd.chat.output import CallArguments, CallStart, Channel, Delta, Piece
@@ -30,9 +31,9 @@ class Assembled:
                 self.arguments[piece.index].append(piece.text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatShapes:
-    """Builds the objects of one answer.
+    """Builds the objects of a chat's answers.
 
     Args:
         id: of the answer.
@@ -45,9 +46,47 @@ class ChatShapes:
     model: str
     created_s: int
     reasoning: ReasoningField = ReasoningField.REASONING_CONTENT
+    _answers: dict[int, Assembled] = field(default_factory=dict)
 
-    def whole(self, answer: Assembled, outcome: Outcome, reuse: object | None) -> dict[str, object]:
-        """The plain answer."""
+    def add(self, index: int, piece: Piece) -> None:
+        """Take a piece of an answer that is told in one piece."""
+        self._answers.setdefault(index, Assembled()).add(piece)
+
+    def whole(self, outcomes: Sequence[Outcome]) -> dict[str, object]:
+        """All answers in one object, of the pieces that were added."""
+        choices = [
+            self._choice(index, self._answers.get(index, Assembled()), outcome)
+            for index, outcome in enumerate(outcomes)
+        ]
+        return self._head("chat.completion", choices)
+
+    def opening(self, index: int) -> Iterable[dict[str, object]]:
+        """The first chunk of an answer: whose turn it is."""
+        yield self._chunk(index, {"role": "assistant", "content": ""}, None)
+
+    def piece(self, index: int, piece: Piece) -> Iterable[dict[str, object]]:
+        """A chunk with a piece of an answer."""
+        match piece:
+            case Delta(channel=Channel.CONTENT):
+                delta: dict[str, object] = {"content": piece.text}
+            case Delta():
+                delta = self._reasoning(piece.text)
+            case CallStart():
+                delta = {"tool_calls": [{"index": piece.index, **call_object(piece, "")}]}
+            case CallArguments():
+                function = {"arguments": piece.text}
+                delta = {"tool_calls": [{"index": piece.index, "function": function}]}
+        yield self._chunk(index, delta, None)
+
+    def closing(self, index: int, outcome: Outcome) -> dict[str, object]:
+        """The chunk that tells why an answer ended."""
+        return self._chunk(index, {}, outcome.finish_reason, _open_reasoning(outcome))
+
+    def usage(self) -> dict[str, object]:
+        """A chunk without answers."""
+        return self._head("chat.completion.chunk", [])
+
+    def _choice(self, index: int, answer: Assembled, outcome: Outcome) -> dict[str, object]:
         content = "".join(answer.content)
         message: dict[str, object] = {
             "role": "assistant",
@@ -61,52 +100,12 @@ class ChatShapes:
                 call_object(start, "".join(arguments))
                 for start, arguments in zip(answer.calls, answer.arguments, strict=True)
             ]
-        choice = {
-            "index": 0,
+        return {
+            "index": index,
             "message": message,
             "logprobs": None,
             "finish_reason": outcome.finish_reason,
             **_open_reasoning(outcome),
-        }
-        return {
-            **self._head("chat.completion", [choice]),
-            "usage": usage_object(outcome.usage),
-            "timings": timings_object(outcome),
-            **_optional("ignis_reuse", reuse),
-        }
-
-    def opening(self) -> dict[str, object]:
-        """The first chunk: whose turn it is."""
-        return self._chunk({"role": "assistant", "content": ""}, None)
-
-    def piece(self, piece: Piece) -> dict[str, object]:
-        """A chunk with a piece of the answer."""
-        match piece:
-            case Delta(channel=Channel.CONTENT):
-                delta: dict[str, object] = {"content": piece.text}
-            case Delta():
-                delta = self._reasoning(piece.text)
-            case CallStart():
-                delta = {"tool_calls": [{"index": piece.index, **call_object(piece, "")}]}
-            case CallArguments():
-                function = {"arguments": piece.text}
-                delta = {"tool_calls": [{"index": piece.index, "function": function}]}
-        return self._chunk(delta, None)
-
-    def closing(self, outcome: Outcome, reuse: object | None) -> dict[str, object]:
-        """The chunk that tells why the answer ended, and how long it took."""
-        return {
-            **self._chunk({}, outcome.finish_reason, _open_reasoning(outcome)),
-            "timings": timings_object(outcome),
-            **_optional("ignis_reuse", reuse),
-        }
-
-    def usage(self, usage: Usage, reuse: object | None) -> dict[str, object]:
-        """The chunk with the usage; it has no choices."""
-        return {
-            **self._head("chat.completion.chunk", []),
-            "usage": usage_object(usage),
-            **_optional("ignis_reuse", reuse),
         }
 
     def _reasoning(self, text: str) -> dict[str, object]:
@@ -114,17 +113,70 @@ class ChatShapes:
 
     def _chunk(
         self,
+        index: int,
         delta: dict[str, object],
         finish_reason: str | None,
         marks: dict[str, object] | None = None,
     ) -> dict[str, object]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return self._head("chat.completion.chunk", [{**choice, **(marks or {})}])
 
     def _head(self, kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
         return {
             "id": self.id,
             "object": kind,
+            "created": self.created_s,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainShapes:
+    """Builds the objects of a completion's answers, which are alike in one piece and as a stream.
+
+    Args: those of `ChatShapes`.
+    """
+
+    id: str
+    model: str
+    created_s: int
+    _texts: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, index: int, piece: Piece) -> None:
+        """Take a piece of an answer that is told in one piece."""
+        if isinstance(piece, Delta):
+            self._texts.setdefault(index, []).append(piece.text)
+
+    def whole(self, outcomes: Sequence[Outcome]) -> dict[str, object]:
+        """All answers in one object, of the pieces that were added."""
+        choices = [
+            _text_choice(index, "".join(self._texts.get(index, ())), outcome.finish_reason)
+            for index, outcome in enumerate(outcomes)
+        ]
+        return self._head(choices)
+
+    def opening(self, index: int) -> Iterable[dict[str, object]]:
+        """Nothing: the first piece of text opens an answer."""
+        return ()
+
+    def piece(self, index: int, piece: Piece) -> Iterable[dict[str, object]]:
+        """A chunk with a piece of an answer."""
+        if isinstance(piece, Delta):
+            yield self._head([_text_choice(index, piece.text, None)])
+
+    def closing(self, index: int, outcome: Outcome) -> dict[str, object]:
+        """The chunk that tells why an answer ended."""
+        return self._head([_text_choice(index, "", outcome.finish_reason)])
+
+    def usage(self) -> dict[str, object]:
+        """A chunk without answers."""
+        return self._head([])
+
+    def _head(self, choices: list[dict[str, object]]) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
             "created": self.created_s,
             "model": self.model,
             "choices": choices,
@@ -158,7 +210,7 @@ def timings_object(outcome: Outcome) -> dict[str, object]:
     if timings.first_token_ms is not None and timings.admitted_ms is not None:
         read_ms = timings.first_token_ms - timings.admitted_ms
     read = usage.prompt_tokens - usage.cached_tokens
-    gaps = max(0, usage.completion_tokens - 1)
+    gaps = max(0, usage.completion_tokens - outcome.num_choices)
     return {
         "cache_n": usage.cached_tokens,
         "prompt_n": read,
@@ -179,5 +231,5 @@ def _open_reasoning(outcome: Outcome) -> dict[str, object]:
     return {"reasoning_open": True} if outcome.reasoning_open else {}
 
 
-def _optional(name: str, value: object | None) -> dict[str, object]:
-    return {} if value is None else {name: value}
+def _text_choice(index: int, text: str, finish_reason: str | None) -> dict[str, object]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}

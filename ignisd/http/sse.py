@@ -9,14 +9,14 @@ from starlette.types import Message, Receive, Scope, Send
 from ignisd.chat import codec
 from ignisd.errors import IgnisError
 from ignisd.http.answers import error_object
+from ignisd.http.choices import Choices, Said
 from ignisd.http.options import HttpOptions
-from ignisd.http.reply import Reply, Step
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 
-Encode = Callable[[Step], Iterable[object]]
-"""From a step of a reply to the objects that are sent for it."""
+Encode = Callable[[Said], Iterable[object]]
+"""From a step of an answer to the objects that are sent for it."""
 
 
 def event(value: object) -> bytes:
@@ -25,10 +25,10 @@ def event(value: object) -> bytes:
 
 
 class EventStream(Response):
-    """Sends a reply step by step, and closes it when it ends, fails, or the reader has gone.
+    """Sends answers step by step, and closes them when they end, fail, or the reader has gone.
 
     Args:
-        reply: not iterated by anybody else from here on.
+        choices: not iterated by anybody else from here on.
         first: steps taken from it already.
         encode: what to send for a step.
         options: how long silence and a stuck reader may last.
@@ -40,8 +40,8 @@ class EventStream(Response):
 
     def __init__(
         self,
-        reply: Reply,
-        first: Iterable[Step],
+        choices: Choices,
+        first: Iterable[Said],
         encode: Encode,
         options: HttpOptions,
         headers: dict[str, str],
@@ -51,7 +51,7 @@ class EventStream(Response):
         self.background = None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
-        self._reply = reply
+        self._choices = choices
         self._first = tuple(first)
         self._encode = encode
         self._options = options
@@ -59,7 +59,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the stream against the reader's leaving; whichever comes first ends both."""
-        async with self._reply:
+        async with self._choices:
             writing = asyncio.create_task(self._write(send))
             leaving = asyncio.create_task(_until_gone(receive))
             try:
@@ -92,7 +92,7 @@ class EventStream(Response):
             while True:
                 try:
                     async with asyncio.timeout(self._options.ping_s):
-                        step = await anext(self._reply)
+                        step = await anext(self._choices)
                 except TimeoutError:
                     await self._send_bytes(send, PING)
                 except StopAsyncIteration:
@@ -104,7 +104,7 @@ class EventStream(Response):
             self._on_error(error)
             await self._send_bytes(send, event(error_object(error)))
 
-    async def _send_step(self, send: Send, step: Step) -> None:
+    async def _send_step(self, send: Send, step: Said) -> None:
         body = b"".join(event(value) for value in self._encode(step))
         if body:
             await self._send_bytes(send, body)

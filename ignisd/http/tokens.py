@@ -96,13 +96,13 @@ def _tokenize(body: bytes, model: ModelInfo, policies: ChatPolicies) -> dict[str
 
 def _chat_tokens(body: bytes, model: ModelInfo, policies: ChatPolicies) -> TokenArray:
     chat = parse_chat(body, policies)
-    check_model(chat.model, model)
+    check_model(chat.asked.model, model)
     return model.renderer.render(chat).tokens
 
 
 def _plain_tokens(body: bytes, model: ModelInfo) -> TokenArray:
     plain = parse_plain(body)
-    check_model(plain.model, model)
+    check_model(plain.asked.model, model)
     return tokens_of(plain.prompt, model.tokenizer)
 
 

@@ -21,10 +21,13 @@ def refusal(**fields):
 def test_a_minimal_request_leaves_everything_open():
     chat = parse()
     assert [message.content for message in chat.messages] == ["hello"]
-    assert chat.model is chat.max_tokens is chat.sampling.temperature is chat.sampling.seed is None
-    assert chat.cls is Class.INTERACTIVE
-    assert chat.reuse
-    assert {chat.stream, chat.include_usage, chat.return_reuse} == {False}
+    asked = chat.asked
+    assert asked.model is asked.max_tokens is asked.sampling.temperature is None
+    assert asked.sampling.seed is None
+    assert (asked.n, asked.ignore_eos) == (1, False)
+    assert chat.asked.cls is Class.INTERACTIVE
+    assert chat.asked.reuse
+    assert {chat.asked.stream, chat.asked.include_usage, chat.asked.return_reuse} == {False}
     assert chat.template_kwargs == {"preserve_thinking": False}
 
 
@@ -50,10 +53,11 @@ def test_unknown_fields_and_nulls_are_passed_over():
         ("frequency_penalty", -2.5, "at least -2 and at most 2"),
         ("repetition_penalty", 0.0, "above 0 and at most 10"),
         ("repetition_penalty", 11, "above 0 and at most 10"),
-        ("seed", 2**63, "at most 9.22337e+18"),
+        ("seed", 2**63, "at least -9223372036854775808 and at most 9223372036854775807"),
         ("max_tokens", 0, "at least 1"),
         ("max_completion_tokens", -5, "at least 1"),
-        ("n", 0, "at least 1"),
+        ("n", 0, "at least 1 and at most 8"),
+        ("n", 9, "at least 1 and at most 8"),
     ],
 )
 def test_values_out_of_range_are_refused_with_field_value_and_limit(field, value, limit):
@@ -79,13 +83,12 @@ def test_values_out_of_range_are_refused_with_field_value_and_limit(field, value
 )
 def test_the_ends_of_a_range_belong_to_it(field, values):
     for value in values:
-        assert getattr(parse(**{field: value}).sampling, field) == value
+        assert getattr(parse(**{field: value}).asked.sampling, field) == value
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
@@ -104,7 +107,7 @@ def test_what_cannot_be_honoured_is_refused_by_value(fields, param):
 
 
 def test_neutral_spellings_of_what_cannot_be_honoured_are_accepted():
-    neutral = {"n": 1, "logprobs": False, "top_logprobs": 0, "logit_bias": {}}
+    neutral = {"n": 1, "ignore_eos": False, "logprobs": False, "top_logprobs": 0, "logit_bias": {}}
     chat = parse(**neutral, response_format={"type": "text"}, tool_choice="none")
     assert chat == parse()
 
@@ -186,18 +189,18 @@ def test_deep_nesting_is_a_request_error():
 
 
 def test_class_from_field_or_from_the_models_name():
-    assert parse(model="ember").cls is Class.INTERACTIVE
+    assert parse(model="ember").asked.cls is Class.INTERACTIVE
     agent = parse(model="ember@agent")
-    assert (agent.model, agent.cls) == ("ember", Class.AGENT)
-    assert parse(**{"class": "agent"}).cls is Class.AGENT
+    assert (agent.asked.model, agent.asked.cls) == ("ember", Class.AGENT)
+    assert parse(**{"class": "agent"}).asked.cls is Class.AGENT
     both = parse(model="ember@agent", **{"class": "interactive"})
-    assert (both.model, both.cls) == ("ember", Class.INTERACTIVE)
+    assert (both.asked.model, both.asked.cls) == ("ember", Class.INTERACTIVE)
 
 
 def test_either_name_of_max_tokens():
-    assert parse(max_tokens=7).max_tokens == 7
-    assert parse(max_completion_tokens=8).max_tokens == 8
-    assert parse(max_tokens=9, max_completion_tokens=9).max_tokens == 9
+    assert parse(max_tokens=7).asked.max_tokens == 7
+    assert parse(max_completion_tokens=8).asked.max_tokens == 8
+    assert parse(max_tokens=9, max_completion_tokens=9).asked.max_tokens == 9
 
 
 def test_content_parts_are_joined():

@@ -270,7 +270,7 @@ def rig_tokens(rig, text):
     chat = parse_chat(b'{"messages":[{"role":"user","content":"' + text.encode() + b'"}]}')
     prompt = rig.model.renderer.render(chat)
     prepared = Prepared(chat, prompt, chain_of(prompt.tokens))
-    return Intake(HttpOptions()).engine_request(prepared, rig.model, "x")
+    return Intake(HttpOptions()).engine_requests(prepared, rig.model, "x")[0]
 
 
 def test_timings_leave_out_the_queue_and_the_cached_tokens():

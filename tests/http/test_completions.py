@@ -167,7 +167,7 @@ async def test_fields_reach_the_engine():
         ({"stop": ["a", "b", "c", "d", "e"]}, "invalid_value", "stop"),
         ({"stop": ""}, "invalid_value", "stop"),
         ({"n": 0}, "invalid_value", "n"),
-        ({"n": 2}, "unsupported_value", "n"),
+        ({"n": 9}, "invalid_value", "n"),
         ({"best_of": 2}, "unsupported_value", "best_of"),
         ({"logprobs": 0}, "unsupported_value", "logprobs"),
         ({"logit_bias": {"5": 1}}, "unsupported_value", "logit_bias"),

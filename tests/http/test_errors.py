@@ -48,8 +48,8 @@ async def test_a_wrong_field_is_a_400_that_names_it():
     error = check(await send(make_rig(), json=ask(temperature=9)), 400, "invalid_value")
     assert error["param"] == "temperature"
     assert error["type"] == "invalid_request_error"
-    error = check(await send(make_rig(), json=ask(n=3)), 400, "unsupported_value")
-    assert error["param"] == "n"
+    error = check(await send(make_rig(), json=ask(logprobs=True)), 400, "unsupported_value")
+    assert error["param"] == "logprobs"
     error = check(await send(make_rig(), json={"model": "toy"}), 400, "invalid_value")
     assert error["param"] == "messages"
 
@@ -170,7 +170,7 @@ async def test_an_engine_error_before_the_first_token_has_its_status():
         rig.engine.fail("the device is gone")
         for answer in answers:
             error = check(await answer, 500, "engine_error")
-            assert error["message"] == "the device is gone"
+            assert error["message"] == "the device is gone."
             assert error["type"] == "server_error"
 
 
@@ -180,7 +180,7 @@ async def test_an_engine_error_after_the_first_byte_is_the_last_event():
     events = events_of(response.text)
     assert response.status_code == 200
     assert events[-1]["error"]["code"] == "engine_error"
-    assert events[-1]["error"]["message"] == "it broke"
+    assert events[-1]["error"]["message"] == "it broke."
     assert "[DONE]" not in events
     assert all(event["choices"][0]["finish_reason"] is None for event in events[:-1])
     check(await send(rig, json=ask()), 500, "engine_error")

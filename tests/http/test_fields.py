@@ -10,9 +10,9 @@ import pytest
 from starlette.routing import Route
 
 from ignisd import errors
-from ignisd.chat.wire import WireChat
+from ignisd.chat.foreign import FOREIGN, refuse_foreign
+from ignisd.chat.wire import WireChat, WireCompletion
 from ignisd.http.options import HttpOptions
-from ignisd.http.plain import WireCompletion
 from tests.http.rig import ask, make_rig
 
 DOCS = Path(__file__).parents[2] / "ignisd" / "http" / "API.md"
@@ -24,14 +24,10 @@ FLOATS = {"temperature", "top_p", "min_p"} | {
     f"{name}_penalty" for name in ("presence", "frequency", "repetition")
 }
 ASKS_TOO_MUCH: dict[str, Any] = {
-    "n": 2,
-    "best_of": 2,
     "logprobs": {"chat": True, "completions": 1},
     "top_logprobs": 3,
     "logit_bias": {"5": 1},
     "response_format": {"type": "json_object"},
-    "echo": True,
-    "suffix": "end",
 }
 
 
@@ -75,6 +71,34 @@ def test_every_field_that_is_read_is_documented_and_no_other(route):
     read = {field.encode_name for field in msgspec.structs.fields(wire)}
     told = {field for (its, field), kind in TABLE.items() if its == route and kind != "inert"}
     assert read == told
+
+
+async def test_each_field_of_other_servers_is_documented_and_refused_where_it_asks_for_something():
+    part = DOCS.read_text(encoding="utf-8").split("<!-- begin: foreign -->")[1]
+    told = set(re.findall(r"^\| `(\w+)` \|", part.split("<!-- end: foreign -->")[0], re.MULTILINE))
+    assert told == set(FOREIGN)
+    assert not told & {field for _, field in TABLE}
+    rig = plain_rig()
+    for route in ROUTES:
+        for field, foreign in FOREIGN.items():
+            for value in (*foreign.neutral, None):
+                assert (await post(rig, route, **{field: value})).is_success, (field, value)
+            for value in ("something", 7.5, [["x"] * 40], {"a": 1}, [{}]):
+                answer = await post(rig, route, **{field: value})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (400, "unsupported_value")
+                assert error["param"] == field
+                assert foreign.why in error["message"]
+                assert len(error["message"]) < 250
+    assert len(rig.engine.requests) == 2 * sum(len(each.neutral) + 1 for each in FOREIGN.values())
+
+
+def test_true_is_not_one():
+    assert FOREIGN["best_of"].neutral == (1,)
+    for body in (b'{"best_of":true}', b'{"echo":0}', b'{"cache_prompt":1}'):
+        with pytest.raises(errors.UnsupportedValue):
+            refuse_foreign(body)
+    refuse_foreign(b'{"repeat_penalty":1.0,"typical_p":1}')
 
 
 @pytest.mark.parametrize(("route", "field"), of_class("honoured"))

@@ -1,0 +1,82 @@
+"""From a request for text to its answers, for every protocol."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Generic, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ignisd.chat.checkpoint import ModelInfo
+from ignisd.chat.output import AnswerReader
+from ignisd.http.answer import Answer, Shapes
+from ignisd.http.body import read_json_body
+from ignisd.http.choices import take
+from ignisd.http.counters import HttpCounters
+from ignisd.http.guard import scope_key
+from ignisd.http.intake import Intake, Prepared, PreparedPlain
+from ignisd.http.options import HttpOptions
+from ignisd.http.respond import respond
+from ignisd.http.reuse import HEADER
+from ignisd.http.service import Service
+
+P = TypeVar("P", Prepared, PreparedPlain)
+
+
+class Generating(ABC, Generic[P]):
+    """Handles the requests of one protocol, plain or as a stream.
+
+    Args:
+        service: engine and model.
+        intake: prepares requests.
+        options: bounds, clocks and names.
+        counters: told of answers and errors.
+    """
+
+    prefix: ClassVar[str]
+    """How the names of its answers begin."""
+
+    def __init__(
+        self, service: Service, intake: Intake, options: HttpOptions, counters: HttpCounters
+    ) -> None:
+        self._service = service
+        self._intake = intake
+        self._options = options
+        self._counters = counters
+
+    async def __call__(self, request: Request) -> Response:
+        """Handle one request."""
+        self._service.require()
+        body = await read_json_body(request, self._options)
+        _, model = self._service.require()
+        prepared = await self._prepare(body, model, scope_key(request))
+        engine, model = self._service.require()
+        name = f"{self.prefix}-{self._options.draw_name()}"
+        wanted = self._intake.engine_requests(prepared, model, name)
+        choices = await take(request, engine, wanted, lambda: self._reader(prepared, model))
+        asked = prepared.asked
+        answer = Answer(
+            choices,
+            self._shapes(name, model),
+            include_usage=asked.include_usage,
+            wants_reuse=asked.return_reuse or request.headers.get(HEADER) == "1",
+            counters=self._counters,
+            headers=self._headers(prepared),
+        )
+        return await respond(request, answer, self._options, self._counters, stream=asked.stream)
+
+    @abstractmethod
+    async def _prepare(self, body: bytes, model: ModelInfo, key: bytes | None) -> P:
+        """Check a body, and make it ready for the engine."""
+
+    @abstractmethod
+    def _reader(self, prepared: P, model: ModelInfo) -> AnswerReader:
+        """What reads one answer."""
+
+    @abstractmethod
+    def _shapes(self, name: str, model: ModelInfo) -> Shapes:
+        """The objects of the answers."""
+
+    def _headers(self, prepared: P) -> Mapping[str, str]:
+        """What is told of the request in the answer's headers; it has been taken."""
+        return {}
