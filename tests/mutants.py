@@ -12,10 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
-from tests import faults_arena, faults_device, faults_disk, faults_engine, faults_reuse
+from tests import (
+    faults_arena,
+    faults_device,
+    faults_disk,
+    faults_engine,
+    faults_plan,
+    faults_reuse,
+)
 from tests.cases.collect import scenarios
 from tests.engine import test_reuse, test_scheduler
 from tests.engine.simulation import Simulation
+from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
     test_arena,
@@ -31,9 +39,10 @@ from tests.state.tiers import (
 
 NUM_SEEDS = 60
 SHOWN = 4
-FAULTS = (faults_arena, faults_device, faults_disk, faults_engine, faults_reuse)
+FAULTS = (faults_arena, faults_device, faults_disk, faults_engine, faults_plan, faults_reuse)
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
+    faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""

@@ -1,5 +1,6 @@
 """kv_ram from the settings to the scheduler: reserved, measured, told, and given back."""
 
+import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -55,13 +56,13 @@ class Lines(logging.Handler):
 
 @pytest.fixture(scope="module")
 def load() -> Iterator[Load]:
-    before = jax.config.jax_compilation_cache_dir
+    before = jax.config.values["jax_compilation_cache_dir"]
     lines = Lines()
     logger = logging.getLogger("ignisd.load")
     logger.addHandler(lines)
     level = logger.level
     logger.setLevel(logging.INFO)
-    cache = str(Path.cwd() / ".pytest_cache")
+    cache = str(Path.cwd() / ".pytest_cache" / "ignisd")
     try:
         model = load_model(
             SMALL, {"CACHE_DIRECTORY": cache}, lambda: datetime.now(UTC), lambda done: None
@@ -172,7 +173,11 @@ def test_what_cannot_be_locked_serves_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     real = HostArena.reserve
-    monkeypatch.setattr(HostArena, "reserve", lambda *sizes: real(*sizes, lambda *range: 12))
+
+    def unlocked(num_cells: int, cell_bytes: int) -> HostArena:
+        return real(num_cells, cell_bytes, lambda address, num_bytes: errno.ENOMEM)
+
+    monkeypatch.setattr(HostArena, "reserve", unlocked)
     with caplog.at_level(logging.INFO, "ignisd.load"):
         below = reserve(SMALL, replace(PLANNED, platform=platform), {})
     (line,) = [one for one in caplog.records if one.getMessage() == "kv_ram"]
@@ -189,7 +194,9 @@ def test_what_cannot_be_locked_serves_and_says_why(
 def test_without_kv_ram_nothing_lies_below() -> None:
     settings = replace(SMALL, reuse_kv_host_pool_bytes=0)
     below = reserve(settings, plan_model(settings, Machine("cpu", 8 << 30)), {})
-    assert below.rows is below.tiers() is below.facts() is None
+    assert below.rows is None
+    assert below.tiers() is None
+    assert below.facts() is None
     assert measured(below, settings, None, Stopwatch()) is below  # type: ignore[arg-type]
     assert below.settled() == {"reuse.kv-host-pool-bytes": 0}
     below.close()

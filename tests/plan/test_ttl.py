@@ -1,6 +1,6 @@
 """The idle time of --reuse-retained-interactive-ttl decides who gives way on the device."""
 
-from ignisd.engine.room import victims
+from ignisd.engine import room
 from state.retained import DEFAULT_TTL_MS
 from state.retention import Marks
 from state.spec import Class
@@ -33,5 +33,5 @@ def test_the_state_of_a_person_who_left_goes_before_a_later_one_of_an_agent() ->
         _after(harness, 10.0, Class.AGENT, 2)
         person = next(held for held in harness.world.index if held.cls is Class.INTERACTIVE)
         for idle_ms, first in ((ttl_ms, Class.AGENT), (ttl_ms + 1.0, Class.INTERACTIVE)):
-            _, goes = next(victims(harness.world, person.used_ms + idle_ms))
+            _, goes = next(room.victims(harness.world, person.used_ms + idle_ms))
             assert goes.cls is first, (ttl_ms, idle_ms)
