@@ -11,6 +11,7 @@ import pytest
 
 from ignisd import cli
 from ignisd.daemon import _ROUND_TIMEOUT_MS
+from ignisd.machine import disk_folder
 from ignisd.notify import Notifier
 from ignisd.settings import FLAGS, Settings
 
@@ -67,7 +68,8 @@ def test_the_times_fit_what_the_daemon_does(service: dict[str, list[str]]):
     watchdog_s = float(only(service, "WatchdogSec"))
     environ = {"WATCHDOG_USEC": f"{watchdog_s * 1e6:.0f}"}
     assert Notifier(environ).beat_s * 2 < watchdog_s < _ROUND_TIMEOUT_MS / 1000
-    assert float(only(service, "TimeoutStopSec")) > Settings().server_drain_timeout
+    stop_s = Settings().server_drain_timeout + Settings().kv_disk_drain_ms / 1000
+    assert float(only(service, "TimeoutStopSec")) > stop_s
     assert float(only(service, "TimeoutStartSec")) > Notifier(environ).beat_s
 
 
@@ -83,6 +85,15 @@ def test_it_may_compile_lock_memory_and_reach_a_card_and_little_else(
     assert only(service, "LimitMEMLOCK") == "infinity"
     assert only(service, "CacheDirectory") == "ignisd"
     assert set(HARDENED) <= service.keys()
+
+
+def test_files_of_states_go_where_the_service_may_write(service: dict[str, list[str]]):
+    """The manager makes the folder, passes its path on, and lets nobody else look into it."""
+    assert only(service, "StateDirectory") == "ignisd"
+    assert only(service, "StateDirectoryMode") == "0700"
+    assert only(service, "ProtectSystem") == "strict"
+    told = {"STATE_DIRECTORY": "/var/lib/ignisd", "CACHE_DIRECTORY": "/var/cache/ignisd"}
+    assert disk_folder(None, told) == Path("/var/lib/ignisd/kv_disk")
 
 
 def test_the_socket_is_that_of_the_default_bind():
