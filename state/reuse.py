@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from state.chain import Chain
 from state.ranking import in_order_of_victims
-from state.retained import DEFAULT_TTL_MS, KIND_ORDER, Kind, Rank, Retained
+from state.retained import KIND_ORDER, Kind, Rank, Retained
 from state.retention import resume_points
 from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Fingerprint
@@ -256,7 +256,7 @@ class ReuseIndex:
         return Miss(reason, matched, diverged_at)
 
     def victims(
-        self, now_ms: float, ttl_ms: float = DEFAULT_TTL_MS, most_protected: int | None = None
+        self, now_ms: float, ttl_ms: float, most_protected: int | None = None
     ) -> Iterator[tuple[Rank, Retained]]:
         """All states with their ranks, in the order in which they give way, the first to go first.
 

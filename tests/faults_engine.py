@@ -230,7 +230,7 @@ def two_owners_of_a_slot() -> AbstractContextManager[Any]:
 
     def reserve(world: World, wish: Any, now_ms: float) -> Any:
         reserved = room.reserve_slot(world, wish, now_ms)
-        lowest = next(world.index.victims(now_ms), None)
+        lowest = next(world.index.victims(now_ms, world.limits.ttl_ms), None)
         if lowest is None or isinstance(reserved, SkipReason) or world.slots.num_free:
             return reserved
         return replace(world, next_retained_id=world.next_retained_id + 1), lowest[1].slot

@@ -145,7 +145,11 @@ def latest_goes_first() -> Plant:
 @mutant
 def prefixes_take_all_slots() -> Plant:
     """However many prefixes were hit lately, all of them rank above every checkpoint."""
-    return patch.object(room, "victims", lambda world, now_ms: world.index.victims(now_ms))
+
+    def victims(world: World, now_ms: float) -> Any:
+        return world.index.victims(now_ms, world.limits.ttl_ms)
+
+    return patch.object(room, "victims", victims)
 
 
 @mutant

@@ -86,8 +86,8 @@ def test_a_folder_that_cannot_be_used_is_refused_naming_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="--kv-disk-path .*/file/x cannot be made: Not a dir"):
+    with pytest.raises(ConfigError, match=r"--kv-disk-path .*/file/x cannot be made: Not a dir"):
         require_folder("--kv-disk-path", tmp_path / "file" / "x")
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match="--kv-disk-path .* cannot be written; name a folder"):
+    with pytest.raises(ConfigError, match=r"--kv-disk-path .* cannot be written; name a folder"):
         require_folder("--kv-disk-path", tmp_path)

@@ -13,7 +13,8 @@ FACTS = Facts(
     image_bytes=9,
     inexact=("sums of 300 rows",),
     memory=(("weights", "device", 12),),
-    settled={"model.prefill-chunk": 256},
+    settled={"model.prefill-chunk": 256, "reuse.kv-ram-floor": 640},
+    kv_ram={"cells": 3, "locked": False, "why_not_locked": "no right to"},
 )
 
 
@@ -50,6 +51,9 @@ async def test_every_setting_is_told_with_its_origin(tmp_path):
     assert settings["reuse.prompt"]["value"] is True
     assert settings["model.prefill-chunk"]["value"] is None
     assert settings["model.prefill-chunk"]["settled"] == 256
+    assert settings["reuse.kv-ram-floor"]["value"] is None
+    assert settings["reuse.kv-ram-floor"]["settled"] == 640
+    assert body["kv_ram"] == {"cells": 3, "locked": False, "why_not_locked": "no right to"}
     assert (body["exact"], body["inexact"]) == (False, ["sums of 300 rows"])
     assert body["memory"] == [{"name": "weights", "where": "device", "bytes": 12}]
     assert (body["page_bytes"], body["image_bytes"], body["status"]) == (8, 9, "ready")
@@ -58,3 +62,4 @@ async def test_every_setting_is_told_with_its_origin(tmp_path):
 async def test_it_answers_while_the_model_loads():
     body = (await config(resolve({}, {}), make_rig(ready=False))).json()
     assert (body["status"], body["exact"], body["memory"]) == ("loading", None, [])
+    assert body["kv_ram"] is None

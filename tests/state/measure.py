@@ -67,7 +67,7 @@ def measure_index(name: str, shared_tokens: Callable[[int], int]) -> None:
     report(f"{name}: insert", 200, lambda: index.insert(deep))
     report(f"{name}: remove", 200, lambda: index.remove(NUM_STATES // 2))
     report(f"{name}: touch", 200, lambda: index.touch(NUM_STATES // 2, 1.0))
-    report(f"{name}: first victim", 20, lambda: next(index.victims(1.0)))
+    report(f"{name}: first victim", 20, lambda: next(index.victims(1.0, 1000.0)))
 
 
 def main() -> None:

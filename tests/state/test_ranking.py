@@ -112,7 +112,7 @@ def test_the_walk_goes_on_while_its_states_are_removed() -> None:
     for pages in range(1, 9):
         index = index.insert(_periodic(pages))
     seen = []
-    for _, one in index.victims(0.0):
+    for _, one in index.victims(0.0, TTL_MS):
         index = index.remove(one.id)
         seen.append(one.id)
     assert sorted(seen) == list(range(1, 9))
