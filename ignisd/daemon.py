@@ -30,7 +30,7 @@ from ignisd.listen import (
     inherited,
     server_config,
 )
-from ignisd.load import Loaded, load_model
+from ignisd.load import Loaded, clock_ms, load_model
 from ignisd.notify import Notifier, keep_telling
 from ignisd.planning import find_model
 from ignisd.resolve import Resolved
@@ -141,13 +141,15 @@ class _Daemon:
         engine = Engine(
             loaded.world,
             loaded.runner,
-            clock=lambda: time.monotonic() * 1000.0,
+            clock=clock_ms,
             queue_limit=settings.server_queue,
             check=settings.check,
             on_finish=log.done,
             on_notice=log.warn,
             late_compiles=lambda: self._compiles.num_compiles,
             round_timeout_ms=_ROUND_TIMEOUT_MS,
+            files=None if loaded.disk is None else loaded.disk.threads,
+            drain_ms=0.0 if loaded.disk is None else loaded.disk.drain_ms,
         )
         turning = asyncio.create_task(engine.run(), name="engine")
         self._compiles.start_counting()
@@ -171,7 +173,7 @@ class _Daemon:
         await engine.stop(settings.server_drain_timeout * 1000.0)
         if turning.exception() is not None:
             return await self._bury(turning)
-        loaded.close()
+        self.leaves_thread = not loaded.close()
         return 0 if self._stop.is_set() else 1
 
     async def _bury(self, turning: "asyncio.Task[None]") -> int:

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import jax
 
-from ignisd import __version__, log
+from ignisd import log
 from ignisd.below import Below, measured, reserve, shown_floor
 from ignisd.chat.checkpoint import ModelInfo, read_model_info
+from ignisd.disk_tier import DiskTier, open_disk
 from ignisd.engine.capacity import CPU, MemoryPlan
 from ignisd.engine.limits import Limits
 from ignisd.engine.probe import probe
@@ -21,6 +21,7 @@ from ignisd.engine.rates import Stopwatch
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.world import World, new_world
 from ignisd.errors import ConfigError
+from ignisd.fingerprint import fingerprint_of
 from ignisd.machine import cache_folder, require_folder
 from ignisd.model.forward import ForwardSpec
 from ignisd.model.spec import ModelSpec
@@ -32,7 +33,6 @@ from state.retained import Kind
 from state.retention import RetentionPolicy
 from state.spec import Fingerprint
 
-_LAYOUT_VERSION = 1
 _WEIGHTS_SHARE = 0.3
 """Part of the load's progress that reading weights makes up; compiling is the rest."""
 
@@ -50,6 +50,7 @@ class Loaded:
         world, runner: as the engine takes them.
         plan: the memory that is held.
         below: the tiers below the device.
+        disk: kv_disk; None where it is off.
         inexact: what broke the promise of exact reuse on this backend; empty where it holds.
     """
 
@@ -58,12 +59,20 @@ class Loaded:
     runner: DeviceRunner
     plan: MemoryPlan
     below: Below
+    disk: DiskTier | None
     inexact: tuple[str, ...]
 
-    def close(self) -> None:
-        """Gives back what the process would keep; the engine has stopped for good."""
+    def close(self) -> bool:
+        """Gives back what the process would keep; the engine has stopped for good.
+
+        Returns:
+            False where a thread is stuck in the disk and still uses what would be given back.
+        """
+        if self.disk is not None and not self.disk.close():
+            return False
         self.runner.cells = None
         self.below.close()
+        return True
 
 
 def load_model(
@@ -118,12 +127,16 @@ def _loaded(
     )
     below = measured(below, settings, runner, watch)
     _say_policy(settings, planned, below)
+    stamp = fingerprint_of(planned, forward_spec, across_starts=below.disk is not None)
+    world = _world(settings, stamp, planned, below)
+    disk = open_disk(below, stamp, world.next_retained_id, clock_ms, _wall_ms)
     return Loaded(
         info=info,
-        world=_world(settings, forward_spec, planned, below),
+        world=_with_disk(world, disk),
         runner=runner,
         plan=planned.memory,
         below=below,
+        disk=disk,
         inexact=inexact,
     )
 
@@ -200,15 +213,23 @@ def _say_policy(settings: Settings, planned: Planned, below: Below) -> None:
     )
 
 
-def _world(settings: Settings, spec: ForwardSpec, planned: Planned, below: Below) -> World:
-    fingerprint = Fingerprint.of(
-        layout=_LAYOUT_VERSION,
-        model=planned.name,
-        spec=spec,
-        build=__version__,
-        jaxlib=version("jaxlib"),
-        backend=jax.default_backend(),
-    )
+def clock_ms() -> float:
+    """The engine's clock: it never runs backwards."""
+    return time.monotonic() * 1000.0
+
+
+def _wall_ms() -> float:
+    return time.time() * 1000.0
+
+
+def _with_disk(world: World, disk: DiskTier | None) -> World:
+    if disk is None or world.tiers is None:
+        return world
+    tiers = disk.added_to(world.tiers, _wall_ms() - clock_ms())
+    return replace(world, tiers=tiers, next_retained_id=disk.next_id)
+
+
+def _world(settings: Settings, stamp: Fingerprint, planned: Planned, below: Below) -> World:
     sizes = planned.sizes
     return new_world(
         Limits(
@@ -221,7 +242,7 @@ def _world(settings: Settings, spec: ForwardSpec, planned: Planned, below: Below
             reuse=settings.reuse_prompt,
         ),
         RetentionPolicy(settings.reuse_retention_interval),
-        fingerprint,
+        stamp,
         num_pages=planned.memory.num_pages,
         num_device_slots=sizes.num_device_slots,
         num_host_slots=sizes.num_host_slots,

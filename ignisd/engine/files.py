@@ -5,7 +5,7 @@ change to the world that tells what became of it, handed back from the thread.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 
@@ -38,11 +38,14 @@ class FileThreads:
         self._rows = rows
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ignisd-write")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ignisd-read")
+        self._begun: set[Future[None]] = set()
 
     def submit(self, order: Order, tell: Callable[[Command], None]) -> None:
         """Begin an order; `tell` is called from a thread with what became of it."""
         thread = self._reader if isinstance(order, ReadFile) else self._writer
-        thread.submit(lambda: tell(self.execute(order)))
+        begun = thread.submit(lambda: tell(self.execute(order)))
+        self._begun.add(begun)
+        begun.add_done_callback(self._begun.discard)
 
     def execute(self, order: Order) -> Command:
         """Carry out an order on the calling thread, and return what became of it."""
@@ -62,6 +65,14 @@ class FileThreads:
         """Take no more orders, and drop those that have not begun."""
         self._writer.shutdown(wait=False, cancel_futures=True)
         self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def close(self, timeout_s: float) -> bool:
+        """Wait for what had begun, and view the cells no more; False where a thread is stuck."""
+        self.stop()
+        if wait(list(self._begun), timeout_s).not_done:
+            return False
+        self._rows = np.empty((0, 0), np.uint8)
+        return True
 
 
 def _cleared(world: World, now_ms: float, done: Cleared) -> World:

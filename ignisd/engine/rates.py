@@ -2,13 +2,13 @@
 
 A restore pays once it saves more time than it takes. The floor of a tier is twice that, because a
 rate measured on an idle machine flatters it. The window on a machine whose device memory is the
-host's is what is copied in a tenth of a decode step, so that decoding loses no more than that.
+host's makes a decode step a tenth longer at most.
 """
 
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 
 from ignisd.engine.moves import Lower, Raise
 from ignisd.engine.runner import DeviceRunner
-from ignisd.engine.types import LaneStart, Round, SamplingParams
+from ignisd.engine.types import DecodeLane, LaneStart, Round, SamplingParams
 from state.spec import PAGE_TOKENS
 
 NEVER_TOKENS = 1 << 30
@@ -25,7 +25,13 @@ NEVER_TOKENS = 1 << 30
 _FLOOR_MARGIN = 2.0
 _DECODE_PART = 0.1
 _REPEATS = 3
+_ROW_REPEATS = 5
 _MOST_TRIES = 6
+_SHORT_STEP_MS = 20.0
+"""A step as short as this overlaps with much of what the host does beside it, and a window that
+moves ends that; so steps are timed with a window and without, a row of them at a time."""
+_ROW_MS = 40.0
+_MOST_IN_ROW = 16
 
 
 class Timed(enum.StrEnum):
@@ -36,6 +42,9 @@ class Timed(enum.StrEnum):
     LOWER = "lower"
     RAISE = "raise"
     START = "start"
+    STEPS = "steps"
+    STEPS_LOWERING = "steps lowering"
+    STEPS_RAISING = "steps raising"
 
 
 def _no_time() -> float:
@@ -115,13 +124,19 @@ def fitted_pages(most_pages: int, most_ms: float, copy_ms: Callable[[int], float
         most_ms: the time.
         copy_ms: measures how long so many pages take.
     """
-    pages = most_pages
+    pages, took_ms = most_pages, copy_ms(most_pages)
+    page_ms = took_ms / pages
     for _ in range(_MOST_TRIES):
-        took_ms = copy_ms(pages)
         if took_ms <= most_ms or pages == 1:
             return pages
-        pages = max(min(int(pages * most_ms / took_ms), pages - 1), 1)
-    return 1
+        # What does not shrink with the window leaves the less for its pages.
+        fixed_ms = max(took_ms - page_ms * pages, 0.0)
+        fewer = int((most_ms - fixed_ms) / page_ms) if page_ms > 0 else 1
+        fewer = max(min(fewer, pages - 1), 1)
+        fewer_ms = copy_ms(fewer)
+        page_ms = max(took_ms - fewer_ms, 0.0) / (pages - fewer)
+        pages, took_ms = fewer, fewer_ms
+    return pages if took_ms <= most_ms else 1
 
 
 def measure(
@@ -139,23 +154,24 @@ def measure(
         watch: has timed chunks and decode steps; see `probe`.
         window_pages: what a round may move at most.
         image_cells: cells of an image.
-        fits_decode: choose as many pages as are copied in a tenth of a decode step.
+        fits_decode: choose as many pages as make a decode step a tenth longer.
     """
     assert runner.cells is not None, "there is no arena to measure"
     num_cells, cell_bytes = runner.cells.rows.shape
     num_pages = jax.tree.leaves(runner.device.pool)[0].shape[0]
     most_pages = min(window_pages, num_pages - 1, num_cells)
-    trial = _Moves(runner, watch)
-
-    def copy_ms(pages: int) -> float:
-        # Up first: reading memory that was never written costs nothing.
-        return max(trial.lift(pages), trial.lower(pages))
-
     tokens, chunk_ms = watch.largest(Timed.PREFILL)
-    _, decode_ms = watch.largest(Timed.DECODE)
-    copy_ms(most_pages)
-    if fits_decode:
-        window_pages = fitted_pages(most_pages, _DECODE_PART * decode_ms, copy_ms)
+    num_lanes, decode_ms = watch.largest(Timed.DECODE)
+    trial = _Trial(runner, watch, min(num_pages - 1, num_cells), num_lanes)
+    trial.copy_ms(most_pages)
+    if fits_decode and decode_ms > _SHORT_STEP_MS:
+        window_pages = fitted_pages(most_pages, _DECODE_PART * decode_ms, trial.copy_ms)
+    elif fits_decode:
+        steps = max(min(int(_ROW_MS * _per(decode_ms)), _MOST_IN_ROW), 1)
+        trial.longer_ms(1, steps)
+        most_ms = _DECODE_PART * watch.best_ms[Timed.STEPS, 0] / steps
+        window_pages = fitted_pages(most_pages, most_ms, partial(trial.longer_ms, steps=steps))
+        decode_ms = watch.best_ms[Timed.STEPS, 0] / steps
     # The largest copies say most of a whole state: a small one finds its pages in the caches.
     bytes_copied = 1000 * most_pages * int(cell_bytes)
     return Rates(
@@ -163,51 +179,108 @@ def measure(
         decode_ms=decode_ms,
         lower_bytes_s=bytes_copied * _per(watch.best_ms[Timed.LOWER, most_pages]),
         raise_bytes_s=bytes_copied * _per(watch.best_ms[Timed.RAISE, most_pages]),
-        start_ms=trial.start(image_cells),
+        start_ms=trial.start_ms(image_cells),
         window_pages=window_pages,
     )
 
 
-class _Moves:
-    """Moves pages and an image down and up, through rounds as the scheduler makes them."""
+class _Trial:
+    """Moves pages and an image, and steps lanes, through rounds as the scheduler makes them.
 
-    def __init__(self, runner: DeviceRunner, watch: Stopwatch) -> None:
+    Args:
+        runner: whose.
+        watch: takes the times.
+        room_pages: pages after the null page, and cells, that may be moved.
+        num_lanes: that are stepped.
+    """
+
+    def __init__(
+        self, runner: DeviceRunner, watch: Stopwatch, room_pages: int, num_lanes: int
+    ) -> None:
         self._runner = runner
         self._watch = watch
+        self._room_pages = room_pages
+        self._num_lanes = num_lanes
+        self._number = 0
 
-    def lower(self, pages: int) -> float:
-        """So many pages go down; the shortest time in milliseconds."""
-        move = Lower(0, tuple(range(1, pages + 1)), tuple(range(pages)))
-        return self._best(Timed.LOWER, pages, Round(0, lowers=(move,)))
+    def copy_ms(self, pages: int) -> float:
+        """The slower way for so many pages, on its own."""
+        # Up first: reading memory that was never written costs nothing.
+        return max(self._copied(Timed.RAISE, pages), self._copied(Timed.LOWER, pages))
 
-    def lift(self, pages: int) -> float:
-        """So many pages come up."""
-        move = Raise(0, tuple(range(pages)), tuple(range(1, pages + 1)))
-        return self._best(Timed.RAISE, pages, Round(0, raises=(move,)))
+    def longer_ms(self, pages: int, steps: int) -> float:
+        """How much longer a step takes while so many pages move, the slower way.
 
-    def start(self, image_cells: int) -> float:
+        Each step of a row is handed over before the one before it is waited for. Rows with and
+        without moves take turns, so that what else the machine does slows them alike.
+        """
+        ways = (Timed.STEPS_RAISING, Timed.STEPS_LOWERING)
+        for _ in range(_ROW_REPEATS):
+            for what, moved in ((Timed.STEPS, 0), *((way, pages) for way in ways)):
+                self._clear()
+                row = [self._round(what, moved) for _ in range(steps)]
+                self._watch.time(what, moved, partial(self._row, row))
+        best_ms = self._watch.best_ms
+        return (max(best_ms[way, pages] for way in ways) - best_ms[Timed.STEPS, 0]) / steps
+
+    def start_ms(self, image_cells: int) -> float:
         """A sequence goes on from an image in the arena; it is put there first."""
         cells = tuple(range(image_cells))
-        self._run(Round(0, lowers=(Lower(0, (), (), lane=0, image_cells=cells),)))
-        begin = LaneStart(
-            lane=0,
-            slot=None,
-            position=0,
-            sampling=SamplingParams(),
-            prompt=np.zeros(0, np.int32),
-            image_cells=cells,
-        )
-        return self._best(Timed.START, image_cells, Round(0, starts=(begin,)))
-
-    def _best(self, what: Timed, size: int, work: Round) -> float:
+        self._row([Round(0, lowers=(Lower(0, (), (), lane=0, image_cells=cells),))])
+        begin = Round(0, starts=(replace(_cleared(0), image_cells=cells),))
         for _ in range(_REPEATS):
-            self._watch.time(what, size, partial(self._run, work))
-        return self._watch.best_ms[what, size]
+            self._watch.time(Timed.START, image_cells, partial(self._row, [begin]))
+        return self._watch.best_ms[Timed.START, image_cells]
 
-    def _run(self, work: Round) -> None:
-        self._runner.fetch(self._runner.run(work))
+    def _copied(self, what: Timed, pages: int) -> float:
+        for _ in range(_REPEATS):
+            self._watch.time(what, pages, partial(self._row, [self._round(what, pages)]))
+        return self._watch.best_ms[what, pages]
+
+    def _clear(self) -> None:
+        starts = tuple(map(_cleared, range(self._num_lanes)))
+        self._row([Round(0, starts=starts)])
+
+    def _round(self, what: Timed, pages: int) -> Round:
+        """The next round: it moves other pages than the one before, if there is room for that."""
+        self._number += 1
+        first = self._number * pages % (self._room_pages - pages + 1)
+        cells = tuple(range(first, first + pages))
+        numbers = tuple(cell + 1 for cell in cells)
+        steps = what in (Timed.STEPS, Timed.STEPS_LOWERING, Timed.STEPS_RAISING)
+        down = what in (Timed.LOWER, Timed.STEPS_LOWERING)
+        up = what in (Timed.RAISE, Timed.STEPS_RAISING)
+        return Round(
+            self._number,
+            lowers=(Lower(0, numbers, cells),) if down else (),
+            raises=(Raise(0, cells, numbers),) if up else (),
+            # What the lanes write goes to the page that takes padding.
+            decode=tuple(DecodeLane(lane, lane, 0, ()) for lane in range(self._num_lanes))
+            if steps
+            else (),
+        )
+
+    def _row(self, rounds: list[Round]) -> None:
+        under_way: object | None = None
+        for work in rounds:
+            handle = self._runner.run(work)
+            if under_way is not None:
+                self._runner.fetch(under_way)
+            under_way = handle
+        self._runner.fetch(under_way)
         device = self._runner.device
         jax.block_until_ready((device.pool, device.bank, device.sampler))
+
+
+def _cleared(lane: int) -> LaneStart:
+    """A lane that has read nothing."""
+    return LaneStart(
+        lane=lane,
+        slot=None,
+        position=0,
+        sampling=SamplingParams(temperature=0.0),
+        prompt=np.zeros(0, np.int32),
+    )
 
 
 def _per(value: float) -> float:

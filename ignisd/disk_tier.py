@@ -1,0 +1,182 @@
+"""kv_disk of a model that is being loaded: its folder taken, its good files adopted, its rate."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ignisd import log
+from ignisd.below import Below, DiskPlan, shown_floor
+from ignisd.engine.files import FileThreads
+from ignisd.engine.rates import floor_tokens, one_after_the_other
+from ignisd.engine.tiers import Tiers
+from ignisd.errors import ConfigError
+from state.spec import Fingerprint
+from state.tiers.adopt import adopt
+from state.tiers.disk import Disk
+from state.tiers.format import PARTIAL_SUFFIX, SUFFIX, Layout
+from state.tiers.scan import directory_of, hold, scan
+from state.tiers.shelf import Shelf
+
+_PROBE_BYTES = 16 << 20
+_OPEN_MS = 1.0
+"""What opening and verifying a file takes beside reading it."""
+
+_STUCK_S = 10.0
+"""A file that is being read or written for so long is not waited for."""
+
+_log = logging.getLogger("ignisd.load")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskTier:
+    """A disk tier that this process holds.
+
+    Args:
+        shelf: the files that were adopted.
+        threads: who reads and writes them.
+        plan: what it was told to be.
+        lock: open file that keeps other processes out.
+        floor_tokens: what a restore must add.
+        next_id: the first id that no adopted state has.
+    """
+
+    shelf: Shelf
+    threads: FileThreads
+    plan: DiskPlan
+    lock: int
+    floor_tokens: int
+    next_id: int
+
+    def added_to(self, tiers: Tiers, wall_offset_ms: float) -> Tiers:
+        """The tiers with this one below them."""
+        arena = tiers.arena
+        limits = replace(
+            tiers.limits,
+            disk_floor_tokens=self.floor_tokens,
+            low_cells=min(arena.num_cells // 8, 4 * arena.image_cells + 256),
+            wall_offset_ms=wall_offset_ms,
+        )
+        return replace(tiers, limits=limits, shelf=self.shelf)
+
+    @property
+    def drain_ms(self) -> float:
+        """How long retained state may take to be written out when the process ends."""
+        return float(self.plan.drain_ms) if self.plan.persist else 0.0
+
+    def close(self) -> bool:
+        """Let others have the folder; without persistence nothing is left in it.
+
+        Returns:
+            False where a thread of files is stuck, so that the arena is still in use.
+        """
+        if not self.threads.close(_STUCK_S):
+            return False
+        if not self.plan.persist:
+            own = directory_of(self.plan.root, self.shelf.layout.fingerprint)
+            for path in own.glob(f"*{SUFFIX}*"):
+                path.unlink(missing_ok=True)
+        os.close(self.lock)
+        return True
+
+
+def open_disk(
+    below: Below,
+    fingerprint: Fingerprint,
+    first_id: int,
+    clock_ms: Callable[[], float],
+    wall_ms: Callable[[], float],
+) -> DiskTier | None:
+    """Take the folder of kv_disk and adopt what an earlier process left there; None without one.
+
+    Raises:
+        ConfigError: another process has the folder, or it cannot be used.
+    """
+    if below.disk is None or below.arena is None:
+        return None
+    plan, disk, sizes = below.disk, Disk(), below.sizes
+    layout = Layout(fingerprint, sizes.cell_bytes, sizes.image_cells)
+    try:
+        lock = hold(disk, plan.root)
+        if lock is None:
+            raise ConfigError(
+                f"--kv-disk-path {plan.root} belongs to another ignisd that is running; give this "
+                "one another folder."
+            )
+        found = scan(disk, plan.root, layout)
+        rate = _read_rate(disk, directory_of(plan.root, fingerprint), below.arena.rows)
+    except OSError as error:
+        raise ConfigError(f"--kv-disk-path {plan.root} cannot be used: {error}") from error
+    empty = Shelf.empty(plan.root, layout, plan.ceiling_bytes)
+    shelf = adopt(empty, found, first_id, clock_ms(), wall_ms(), below.ttl_ms)
+    if not plan.persist:
+        for stored in list(shelf.index):
+            shelf = shelf.drop(stored.id)
+    floor = plan.floor_tokens or _floor(below, rate)
+    log.write(
+        _log,
+        logging.INFO,
+        "kv_disk",
+        path=str(plan.root),
+        adopted=len(shelf.index),
+        bytes=shelf.used_bytes,
+        ceiling_bytes=plan.ceiling_bytes,
+        damaged=len(found.damaged),
+        strays=found.num_strays,
+        read_mib_s=round(rate / (1 << 20), 1),
+        floor=shown_floor(floor),
+    )
+    return DiskTier(
+        shelf=shelf,
+        threads=FileThreads(disk, below.arena.rows),
+        plan=plan,
+        lock=lock,
+        floor_tokens=floor,
+        next_id=first_id + len(found.records),
+    )
+
+
+def _floor(below: Below, read_bytes_s: float) -> int:
+    """Twice what breaks even, of a file that is read and then copied up."""
+    rates = below.rates
+    assert rates is not None, "kv_disk without rates of the arena"
+    both = one_after_the_other(read_bytes_s, rates.raise_bytes_s)
+    fixed_ms = rates.start_ms + _OPEN_MS
+    return floor_tokens(rates.prefill_tokens_s, fixed_ms, below.token_bytes, both)
+
+
+def _read_rate(disk: Disk, folder: Path, rows: npt.NDArray[np.uint8]) -> float:
+    """Bytes a second that a file is read with, around the system's cache where that goes.
+
+    A scratch file is written, synced and read back into the arena, which is still empty.
+    """
+    count = max(1, min(_PROBE_BYTES // rows.shape[1], rows.shape[0]))
+    part = rows[:count].reshape(-1).data
+    part = part[: len(part) // 4096 * 4096] or part
+    path = folder / f"rate{PARTIAL_SUFFIX}"
+    try:
+        fd = disk.open_new(path, direct=False)
+        try:
+            done = 0
+            while done < len(part):
+                done += disk.write(fd, [part[done:]], done)
+            disk.sync_data(fd)
+            disk.forget(fd)
+        finally:
+            disk.close(fd)
+        began = time.perf_counter()
+        fd = disk.open_old(path, direct=False)
+        try:
+            done = 0
+            while done < len(part):
+                done += disk.read(fd, [part[done:]], done)
+        finally:
+            disk.close(fd)
+        return len(part) / max(time.perf_counter() - began, 1e-6)
+    finally:
+        disk.remove(path)
