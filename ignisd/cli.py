@@ -195,7 +195,8 @@ def _epilog() -> str:
         "Each flag has three spellings: --reuse-prompt off on the command line, "
         "IGNISD_REUSE_PROMPT=off in the environment, and prompt = false under [reuse] in the file "
         f"given by {CONFIG_OPTION}. The command line wins over the environment, and that over the "
-        "file. Sizes take K, M, G and T, in powers of 1024.",
+        "file. Of a flag that is given twice the last one counts. Sizes take K, M, G and T, in "
+        "powers of 1024.",
         _WIDTH,
     )
 

@@ -30,10 +30,12 @@ from ignisd.listen import (
     inherited,
     server_config,
 )
+from ignisd.live import LiveSettings, live_limits
 from ignisd.load import Loaded, clock_ms, load_model
 from ignisd.notify import Notifier, keep_telling
 from ignisd.planning import find_model
 from ignisd.resolve import Resolved
+from ignisd.settings import Settings
 
 _log = logging.getLogger("ignisd.daemon")
 
@@ -49,11 +51,8 @@ def serve(resolved: Resolved, environ: Mapping[str, str]) -> int:
     Raises:
         ConfigError: the settings or the checkpoint cannot be served.
     """
-    settings = resolved.settings
-    log.configure(settings.log_level, settings.log_format, journal="JOURNAL_STREAM" in environ)
+    _configure_log(resolved.settings, environ)
     faulthandler.enable()  # what a watchdog's SIGABRT leaves behind
-    # What a library has to say of itself interests nobody unless it warns.
-    logging.getLogger("jax").setLevel(logging.WARNING)
     for warning in resolved.warnings:
         log.write(_log, logging.WARNING, "settings", warning=warning)
     install()
@@ -72,8 +71,9 @@ class _Daemon:
     """One run of the process."""
 
     def __init__(self, resolved: Resolved, environ: Mapping[str, str]) -> None:
-        self._resolved = resolved
-        self._settings = settings = resolved.settings
+        settings = resolved.settings
+        self._live = LiveSettings(resolved)
+        self._live.on_change(partial(_configure_log, environ=environ))
         self._environ = environ
         self._stop = asyncio.Event()
         self._closed = asyncio.Event()
@@ -86,6 +86,11 @@ class _Daemon:
         self._compiles = CompileCounter()
         self.leaves_thread = False
         self._began_s = time.monotonic()
+
+    @property
+    def _settings(self) -> Settings:
+        """The settings in force."""
+        return self._live.settings
 
     async def run(self) -> int:
         """Listens, loads, serves until stopped, drains."""
@@ -131,13 +136,23 @@ class _Daemon:
 
         return await loop.run_in_executor(
             ThreadPoolExecutor(1, thread_name_prefix="ignisd-load"),
-            partial(load_model, self._settings, self._environ, lambda: datetime.now(UTC), report),
+            partial(
+                load_model,
+                self._live.take_pending(),
+                self._environ,
+                lambda: datetime.now(UTC),
+                report,
+            ),
         )
 
     async def _serve(
         self, loaded: Loaded, listening: "asyncio.Task[None]", stopping: "asyncio.Task[bool]"
     ) -> int:
         settings = self._settings
+
+        def adjust(now: Settings) -> None:
+            engine.adjust(now.server_queue, **live_limits(now))
+
         engine = Engine(
             loaded.world,
             loaded.runner,
@@ -151,6 +166,8 @@ class _Daemon:
             files=None if loaded.disk is None else loaded.disk.threads,
             drain_ms=0.0 if loaded.disk is None else loaded.disk.drain_ms,
         )
+        adjust(settings)  # they may have been changed while the model was loaded
+        self._live.on_change(adjust)
         turning = asyncio.create_task(engine.run(), name="engine")
         self._compiles.start_counting()
         self._service.set_ready(engine, loaded.info, _facts(loaded))
@@ -169,8 +186,9 @@ class _Daemon:
         if turning.done():
             return await self._bury(turning)
         self._service.set_draining()
-        log.write(_log, logging.INFO, "draining", limit_s=settings.server_drain_timeout)
-        await engine.stop(settings.server_drain_timeout * 1000.0)
+        drain_s = self._settings.server_drain_timeout
+        log.write(_log, logging.INFO, "draining", limit_s=drain_s)
+        await engine.stop(drain_s * 1000.0)
         if turning.exception() is not None:
             return await self._bury(turning)
         self.leaves_thread = not loaded.close()
@@ -195,10 +213,17 @@ class _Daemon:
 
     async def _listen(self) -> None:
         options = http_options(self._settings, self._keys)
+        self._live.on_change(lambda now: options.follow(http_options(now, self._keys)))
         counters = HttpCounters()
-        app = build_app(self._service, options, counters, self._resolved)
+        app = build_app(self._service, options, counters, self._live)
         config = server_config(self._listener, counters.count_refusal)
         await serve_http(app, config, shutdown_trigger=self._closed.wait)  # type: ignore[arg-type]
+
+
+def _configure_log(settings: Settings, environ: Mapping[str, str]) -> None:
+    log.configure(settings.log_level, settings.log_format, journal="JOURNAL_STREAM" in environ)
+    # What a library has to say of itself interests nobody unless it warns.
+    logging.getLogger("jax").setLevel(logging.WARNING)
 
 
 def _facts(loaded: Loaded) -> Facts:

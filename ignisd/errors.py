@@ -119,14 +119,24 @@ class ContextLengthExceeded(RequestError):
         prompt_tokens: length of the rendered prompt.
         limit_tokens: context of the model, prompt and answer together.
         param: the field that the prompt came in.
+        exact: False when the prompt was not counted to its end, so that it has more tokens.
     """
 
     code = "context_length_exceeded"
 
-    def __init__(self, prompt_tokens: int, limit_tokens: int, param: str = "messages") -> None:
+    def __init__(
+        self,
+        prompt_tokens: int,
+        limit_tokens: int,
+        param: str = "messages",
+        *,
+        exact: bool = True,
+    ) -> None:
+        count = f"{prompt_tokens}" if exact else f"at least {prompt_tokens}"
+        why = "" if exact else " (a lower bound: it was not tokenized whole)"
         super().__init__(
             f"This model's maximum context length is {limit_tokens} tokens. However, your prompt "
-            f"has {prompt_tokens} tokens and at least one token of answer is needed. Shorten the "
+            f"has {count} tokens{why} and at least one token of answer is needed. Shorten the "
             f"{param}, or raise --model-max-context if the model allows more.",
             param,
         )

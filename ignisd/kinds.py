@@ -16,6 +16,11 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)\s*([KM]?)\s*tok", re.IGNORECASE)
 _MAX_PORT = 65_535
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>\d+))?"
+)
+_PORTS = {"http": "80", "https": "443"}
 
 
 class Kind(Protocol):
@@ -111,23 +116,38 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Words with commas between them, or none of them; a file may also hold a list."""
+class Hosts:
+    """Names or addresses of hosts with commas between them, or none; a file may hold a list."""
 
     @property
     def wants(self) -> str:
-        return "words with commas between them, or none"
+        return (
+            "names of hosts such as llm.example, without ports, with commas between them, or none"
+        )
 
     def read(self, raw: object) -> tuple[str, ...]:
-        words = raw.split(",") if isinstance(raw, str) else raw
-        if not isinstance(words, list | tuple) or not all(isinstance(each, str) for each in words):
-            raise ValueError
-        stripped = tuple(word.strip() for word in words)
-        if stripped == ("none",):
-            return ()
-        if any(not word or re.search(r"\s", word) for word in stripped):
-            raise ValueError
-        return stripped
+        return tuple(_host(word) for word in _words(raw))
+
+    def write(self, value: Any) -> str:
+        return ",".join(value) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins of web pages as browsers tell them, with commas between them, or none.
+
+    A port that goes without saying is left out, as browsers do.
+    """
+
+    @property
+    def wants(self) -> str:
+        return (
+            "origins such as http://localhost:3000, scheme and host without a path, with commas "
+            "between them, or none"
+        )
+
+    def read(self, raw: object) -> tuple[str, ...]:
+        return tuple(_origin(word) for word in _words(raw))
 
     def write(self, value: Any) -> str:
         return ",".join(value) or "none"
@@ -313,6 +333,36 @@ def _bytes(raw: object) -> int:
     if found is None:
         raise ValueError
     return int(Decimal(found[1]) * _SIZES[found[2].upper()])
+
+
+def _words(raw: object) -> tuple[str, ...]:
+    """The words of a list, or of a text with commas between them."""
+    words = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(words, list | tuple) or not all(isinstance(each, str) for each in words):
+        raise ValueError
+    stripped = tuple(word.strip() for word in words)
+    return () if stripped == ("none",) else stripped
+
+
+def _host(word: str) -> str:
+    """A name as it is compared; an IPv6 address without its brackets."""
+    bare = word[1:-1] if word.startswith("[") and word.endswith("]") else word
+    if ":" in bare:
+        return str(ipaddress.IPv6Address(bare))
+    if not _NAME.fullmatch(word):
+        raise ValueError
+    return word.lower()
+
+
+def _origin(word: str) -> str:
+    found = _ORIGIN.fullmatch(word.lower())
+    if found is None:
+        raise ValueError
+    scheme, host, port = found["scheme"], found["host"], found["port"]
+    shown = f"[{_host(host)}]" if host.startswith("[") else _host(host)
+    if port is not None and int(port) > _MAX_PORT:
+        raise ValueError
+    return f"{scheme}://{shown}" + (f":{int(port)}" if port and port != _PORTS.get(scheme) else "")
 
 
 def _one_of(word: str, words: tuple[str, ...]) -> str:

@@ -92,6 +92,10 @@ def status_line(service: Service, stats: EngineStats) -> str:
         f"{service.phase} {service.name}: {stats.num_prefilling + stats.num_decoding} running, "
         f"{stats.num_queued} waiting"
     )
+    if service.degraded:
+        line += f", degraded: {' '.join(service.degraded)}"
+    if service.exact is False:
+        line += ", exact off"
     if asked:
         line += f", {counters.device_tokens / asked:.0%} of {asked} prompt tokens reused"
     return line

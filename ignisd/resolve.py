@@ -23,6 +23,7 @@ CONFIG_VARIABLE = VARIABLE_PREFIX + "CONFIG"
 class Source(enum.StrEnum):
     """Who decided a value, the strongest first."""
 
+    RUNTIME = "runtime"
     FLAG = "flag"
     ENVIRONMENT = "environment"
     FILE = "file"
@@ -109,23 +110,24 @@ def _read_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"{CONFIG_OPTION} {path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{CONFIG_OPTION} {path} is not TOML: {error}.") from error
-    values = dict(_leaves(tree, ""))
+    values = dict(leaves(tree))
     for key in values:
         if key not in (flag.key for flag in FLAGS):
-            raise ConfigError(f"{path} sets {key}, which is not known{_key_meant(key)}")
+            raise ConfigError(f"{path} sets {key}, which is not known{key_meant(key)}")
     return values
 
 
-def _key_meant(word: str) -> str:
+def key_meant(word: str) -> str:
     """The hint for an unknown key, which may be a flag's name spelled as on the command line."""
     spellings = {flag.option.removeprefix("--"): flag.key for flag in FLAGS}
     exact = spellings.get(word.replace("_", "-"))
     return f"; did you mean {exact}?" if exact else suggestion(word, spellings.values())
 
 
-def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The values of a tree of tables by dotted key."""
     for name, value in tree.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value

@@ -11,13 +11,14 @@ from ignisd.kinds import (
     Count,
     Folder,
     HostPort,
+    Hosts,
+    Origins,
     Pool,
     PoolSize,
     Seconds,
     Size,
     Switch,
     Text,
-    Words,
 )
 from ignisd.tier_settings import CHAPTER as _TIERS
 from ignisd.tier_settings import TierSettings
@@ -70,7 +71,7 @@ class Settings(TierSettings):
         meta="on|off",
     )
     server_allowed_hosts: tuple[str, ...] = declare(
-        Words(),
+        Hosts(),
         "none",
         "names in the Host header that a loopback bind answers to, beside those of the loopback; "
         "for a proxy on this machine",
@@ -78,7 +79,7 @@ class Settings(TierSettings):
         meta="NAME,...",
     )
     server_allowed_origins: tuple[str, ...] = declare(
-        Words(),
+        Origins(),
         "none",
         "origins whose pages a browser may let talk to this server, such as http://localhost:3000",
         chapter=_SERVER,

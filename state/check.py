@@ -14,6 +14,7 @@ from state.reuse import ReuseIndex
 from state.slots import SlotLedger
 from state.spec import PAGE_TOKENS
 from state.tiers.arena import Arena
+from state.tiers.shelf import Shelf
 
 
 def check_ledgers(
@@ -158,7 +159,7 @@ def check_conversations(index: ReuseIndex) -> None:
 
 
 def check_tier(
-    tier: Arena, *, reads: Mapping[int, int] | None = None, writes: Iterable[int] = ()
+    tier: Arena | Shelf, *, reads: Mapping[int, int] | None = None, writes: Iterable[int] = ()
 ) -> None:
     """A tier below the device is sound, and holds what the moves in flight say and no more.
 

@@ -139,6 +139,12 @@ def failed_file_stays() -> Plant:
 
 
 @mutant
+def left_under_its_unfinished_name() -> Plant:
+    """What a failed write could not remove is looked for under the name that it never got."""
+    return patch.object(jobs, "PARTIAL_SUFFIX", ".nothing")
+
+
+@mutant
 def makes_way_before_there_is_room() -> Plant:
     """Files are removed for one that is then not written, as the disk is full."""
     real = StateWrite._begin

@@ -7,10 +7,8 @@ from unittest.mock import patch
 
 from ignisd.engine import rates, room, tier_plan
 from ignisd.engine.capacity import Line
-from ignisd.engine.moves import Raise
-from ignisd.engine.rates import Timed
+from ignisd.engine.moves import Lower
 from ignisd.engine.tier_plan import TierSizes
-from ignisd.engine.types import Round
 from state.retained import DEFAULT_TTL_MS, Retained, rank_key
 from tests.planting import mutant
 
@@ -53,11 +51,16 @@ def window_as_long_as_a_step() -> Plant:
 def null_page_moves() -> Plant:
     """The page that takes padding is among those that are moved to measure."""
 
-    def moves(self: Any, pages: int) -> float:
-        move = Raise(0, tuple(range(pages)), tuple(range(pages)))
-        return float(self._best(Timed.RAISE, pages, Round(0, raises=(move,))))
+    def down(stored_id: int, pages: tuple[int, ...], cells: tuple[int, ...], **more: Any) -> Lower:
+        return Lower(stored_id, tuple(page - 1 for page in pages), cells, **more)
 
-    return patch.object(rates._Moves, "lift", moves)
+    return patch.object(rates, "Lower", down)
+
+
+@mutant
+def steps_timed_one_by_one() -> Plant:
+    """Steps are timed as if nothing of a round overlapped with the one before it."""
+    return patch.object(rates, "_SHORT_STEP_MS", 0.0)
 
 
 @mutant

@@ -103,6 +103,15 @@ def test_a_switch_alone_means_on(capsys: pytest.CaptureFixture[str]):
     assert settings["reuse"]["prompt"] == "off"
 
 
+def test_of_a_flag_given_twice_the_last_one_counts(capsys: pytest.CaptureFixture[str]):
+    """So a wrapper's flags can be followed by one's own; the help says so."""
+    words = ["--server-queue", "5", "--check", "--server-queue=6", "--check", "off"]
+    assert cli.main(["config", *words]) == 0
+    settings = tomllib.loads(capsys.readouterr().out)
+    assert (settings["server"]["queue"], settings["check"]) == (6, "off")
+    assert "given twice the last one counts" in " ".join(cli.build_parser().format_help().split())
+
+
 def test_config_prints_a_file_that_gives_the_same_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from ignisd.engine.stats import Counters, EngineStats
-from ignisd.http.service import Service
+from ignisd.http.service import Facts, Service
 from ignisd.notify import Notifier, keep_telling, status_line, words_for
 from tests.chat.toy import toy_model
 from tests.fakes import Script, ScriptedEngine
@@ -177,6 +177,15 @@ def test_the_status_tells_what_was_reused():
     assert status_line(fresh, fresh.engine.stats()) == "ready toy: 0 running, 0 waiting"
 
 
+def test_the_status_tells_what_does_not_work_as_it_should():
+    service = ready_service(skipped_in_row=3)
+    assert service.engine is not None
+    stats = service.engine.stats()
+    assert status_line(service, stats) == "ready toy: 0 running, 0 waiting, degraded: reuse"
+    service.facts = Facts(inexact=("sums",))
+    assert status_line(service, stats).endswith("degraded: reuse, exact off")
+
+
 async def test_it_keeps_telling_at_the_beat_of_the_watchdog(manager: Manager):
     environ = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "25000"}
     telling = asyncio.create_task(keep_telling(Notifier(environ), ready_service(), 1000.0))
@@ -226,7 +235,7 @@ def test_a_daemon_says_when_it_is_ready_that_it_lives_and_that_it_leaves(
         assert manager.heard.index("WATCHDOG=1") > manager.heard.index("READY=1")
         manager.wait_for("STATUS=ready ember: 0 running, 0 waiting")
         assert "STOPPING=1" not in manager.heard
-        assert httpx.get(f"http://{bind}/health", timeout=30).json() == {"status": "ready"}
+        assert httpx.get(f"http://{bind}/health", timeout=30).json()["status"] == "ready"
         process.send_signal(signal.SIGTERM)
         manager.wait_for("STOPPING=1")
         assert process.wait(60) == 0, (tmp_path / "log").read_text()

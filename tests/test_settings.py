@@ -288,7 +288,38 @@ def test_a_file_may_hold_a_list(tmp_path: Path):
     file = write_file(tmp_path, "server.allowed-hosts = ['a.example', 'b.example']")
     assert resolved(file=file).settings.server_allowed_hosts == ("a.example", "b.example")
     message = refusal(file=write_file(tmp_path, "server.allowed-hosts = [1]"))
-    assert "--server-allowed-hosts must be words" in message
+    assert "--server-allowed-hosts must be names of hosts" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("none", ()),
+        ("http://Localhost:3000", ("http://localhost:3000",)),
+        ("http://a.example:80,https://b.example:443", ("http://a.example", "https://b.example")),
+        ("http://a:443, https://[::1]:8443", ("http://a:443", "https://[::1]:8443")),
+        ("tauri://localhost,app://obsidian.md", ("tauri://localhost", "app://obsidian.md")),
+    ],
+)
+def test_origins_are_read_as_browsers_tell_them(text: str, read: tuple[str, ...]):
+    assert resolved({"server_allowed_origins": text}).settings.server_allowed_origins == read
+
+
+@pytest.mark.parametrize(
+    "text",
+    "foo * null http:// http://a/ http://a/b http://a:x http://a:70000 localhost:3000 http://[::g] "
+    "http://a@b http://a?b http://a,".split(" "),
+)
+def test_what_is_no_origin_is_refused_at_the_start(text: str):
+    message = refusal({"server_allowed_origins": text})
+    assert "--server-allowed-origins must be origins such as http://localhost:3000" in message
+
+
+def test_hosts_are_names_without_ports():
+    found = resolved({"server_allowed_hosts": "LLM.example, [::1],10.0.0.1"}).settings
+    assert found.server_allowed_hosts == ("llm.example", "::1", "10.0.0.1")
+    for text in ("a:80", "http://a", "a/b", "*", "a b", "[::1", "a,,b", ""):
+        assert "--server-allowed-hosts must be names" in refusal({"server_allowed_hosts": text})
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "127.8.8.8:1", "[::1]:8000", "localhost:8000"])

@@ -20,6 +20,8 @@ from ignisd.resolve import Resolved
 
 _UNSOUND = 1
 """Exit status of a run whose numbers are not shown."""
+_INTERRUPTED = 130
+"""What a shell makes of an interrupt."""
 
 
 def run(
@@ -50,6 +52,9 @@ def run(
             reuse_runs, speed_runs = _measure(plan, contenders)
     except ConfigError:
         raise
+    except KeyboardInterrupt:
+        _say("bench: interrupted; nothing is shown")
+        return _INTERRUPTED
     except IgnisError as error:
         _say(f"bench: {error.message}")
         _write(plan, [facts, {"type": "refused", "message": error.message}], out)

@@ -61,7 +61,8 @@ class OwnTarget:
         if wanted > self._info.context_tokens:
             raise BenchError(
                 f"a prompt of {len(prompt.tokens)} and an answer of {max_tokens} tokens do not fit "
-                f"into {self._info.context_tokens}; raise --model-max-context or ask for less"
+                f"into {self._info.context_tokens}; raise --model-max-context, or lower the sizes "
+                "that ignisd bench --help lists"
             )
         number = next(self._ids)
         request = Request(

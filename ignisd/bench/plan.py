@@ -15,6 +15,7 @@ OWN_NAME = "ignisd"
 """How the engine of this program is called in the tables."""
 STDOUT = "-"
 
+_MEASURED = (PREFILL, DECODE, REUSE, COMPARE)
 _MANY_SETTLE_S = 0.3
 _WIDTH = 100
 
@@ -72,6 +73,8 @@ def read_plan(words: Sequence[str]) -> tuple[Plan, list[str]]:
         given, rest = build_parser().parse_known_args(list(words))
     except argparse.ArgumentError as error:
         raise ConfigError(f"bench: {error}.") from None
+    if given.what is None:
+        raise ConfigError(f"bench: what is to be measured? Say {', '.join(_MEASURED)}.")
     servers = tuple(map(_server, given.url))
     own = given.own or not servers
     num_targets = len(servers) + own
@@ -79,7 +82,10 @@ def read_plan(words: Sequence[str]) -> tuple[Plan, list[str]]:
     if len(names) < num_targets:
         raise ConfigError(f"bench: two targets have one name; the engine's own is {OWN_NAME}.")
     if given.what == COMPARE and num_targets < 2:
-        raise ConfigError("bench compare: wanted two targets, had one; give --url NAME=URL twice.")
+        raise ConfigError(
+            f"bench compare: wanted two targets, had one, {min(names)}; give --url NAME=URL twice, "
+            "or once with --own."
+        )
     if rest and not own:
         raise ConfigError(f"bench: {rest[0]} sets nothing on a server behind --url.")
     if strange := set(given.tolerate) - names:
@@ -140,7 +146,10 @@ def _loads(kind: str, text: str) -> list[Load]:
 
 def _number(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
     def read(text: str) -> float:
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"wanted a number, had {text}") from None
         if not least <= value < 1e9:
             raise argparse.ArgumentTypeError(f"wanted at least {least}, had {text}")
         return value
@@ -165,7 +174,8 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add(
         "what",
-        choices=(PREFILL, DECODE, REUSE, COMPARE),
+        nargs="?",
+        choices=_MEASURED,
         help="what to measure; compare is all of them, for two targets at least",
     )
     add(
@@ -174,8 +184,8 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME=URL",
-        help="servers; NAME=URL,KEY=JSON adds a field to each request, such as ignore_eos=true; "
-        "api_key is sent as a bearer token",
+        help="servers; NAME=URL,KEY=JSON adds a field to each request, such as top_k=1; api_key is "
+        "sent as a bearer token",
     )
     add("--own", action="store_true", help="measure the own engine beside the servers")
     whole = _number(1, int)

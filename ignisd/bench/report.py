@@ -144,7 +144,12 @@ def speed_table(rows: Sequence[SpeedRow]) -> str:
         ]
         cell = _against_first([row.rate for row in mine], shown)
         lines.append((load.kind, f"{load.num_tokens} x {load.lanes}", *cell))
-    return "tokens/s\n" + _table(("what", "tokens x lanes", *targets), lines)
+    table = "tokens/s\n" + _table(("what", "tokens x lanes", *targets), lines)
+    untold = sorted({row.target for row in rows if row.rate is None})
+    if not untold:
+        return table
+    names = ", ".join(untold)
+    return f"{table}\n-: answers of {names} ended before their full length, or the time is noise"
 
 
 def _against_first(values: Sequence[float | None], shown: Sequence[str]) -> list[str]:

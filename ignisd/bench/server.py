@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -15,12 +16,23 @@ _FAILURES = (OSError, http.client.HTTPException, ValueError, LookupError, TypeEr
 """What a server that is gone, or that speaks another protocol, makes of a call."""
 
 
+_TO_THE_END = "ignore_eos"
+"""The field by which most servers let an answer run on to its full length."""
+
+
 class _Broken(Exception):
     """A stream that is no answer."""
 
 
+class _Refused(BenchError):
+    """A request that the server does not take as it is (400 or 422)."""
+
+
 class ServerTarget:
     """A server behind a URL.
+
+    It is asked to let answers run to their full length, so that runs can be compared; not any more
+    once it has refused that field.
 
     Args:
         name: as in the tables.
@@ -36,6 +48,7 @@ class ServerTarget:
         self, name: str, url: str, extra: Mapping[str, object], key: str | None = None
     ) -> None:
         self._name = name
+        self._url = url
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BenchError(f"--url {name}={url}: wanted http://HOST:PORT or https://HOST:PORT")
@@ -50,6 +63,7 @@ class ServerTarget:
             self._headers["authorization"] = f"Bearer {key}"
         self._extra = dict(extra)
         self._extra.setdefault("model", self._first_model())
+        self._asks_for_all = _TO_THE_END not in self._extra
 
     @property
     def name(self) -> str:
@@ -71,6 +85,16 @@ class ServerTarget:
         }
         if not reuse:
             body["reuse"] = False
+        if not self._asks_for_all:
+            return self._asked(body)
+        try:
+            return self._asked({**body, _TO_THE_END: True})
+        except _Refused:
+            answer = self._asked(body)  # it is refused for another reason, or answers
+            self._asks_for_all = False
+            return answer
+
+    def _asked(self, body: Mapping[str, object]) -> Answer:
         try:
             with closing(self._kind(self._place, timeout=_TIMEOUT_S)) as connection:
                 connection.connect()
@@ -80,13 +104,12 @@ class ServerTarget:
                 )
                 with connection.getresponse() as response:
                     if response.status != 200:
-                        text = _start(response.read())
-                        raise BenchError(f"{self._name}: {response.status} {text}")
+                        raise self._refusal(response.status, response.read())
                     return _read_answer(response, began_s)
         except _Broken as error:
             raise BenchError(f"{self._name}: {error}") from error
         except _FAILURES as error:
-            raise BenchError(f"{self._name}: {type(error).__name__}: {error}") from error
+            raise self._failure(error) from error
 
     def _first_model(self) -> str:
         try:
@@ -95,14 +118,30 @@ class ServerTarget:
                 response = connection.getresponse()
                 text = response.read()
                 if response.status != 200:
-                    raise BenchError(f"{self._name}: {response.status} {_start(text)}")
+                    raise self._refusal(response.status, text)
                 return str(json.loads(text)["data"][0]["id"])
         except _FAILURES as error:
-            raise BenchError(f"{self._name}: {type(error).__name__}: {error}") from error
+            raise self._failure(error) from error
+
+    def _refusal(self, status: int, text: bytes) -> BenchError:
+        kind = _Refused if status in (400, 422) else BenchError
+        return kind(f"{self._name}: {status} {_told(text)}")
+
+    def _failure(self, error: Exception) -> BenchError:
+        """What it means that a call failed before there was an answer."""
+        if isinstance(error, ConnectionRefusedError | socket.gaierror):
+            why = f"nobody answers at {self._url} ({error.strerror})"
+        else:
+            why = f"{type(error).__name__}: {error}"
+        return BenchError(f"{self._name}: {why}")
 
 
-def _start(text: bytes) -> str:
-    return text[:400].decode(errors="replace")
+def _told(text: bytes) -> str:
+    """The message of an error as the protocol has it, or how the text begins."""
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text[:400].decode(errors="replace")
 
 
 def _read_answer(response: http.client.HTTPResponse, began_s: float) -> Answer:

@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ignisd.chat.marks import MarkFinder
 from ignisd.chat.tokenizer import ChatTokenizer
 from ignisd.chat.types import ChatRequest, Message, Prompt
-from ignisd.errors import ConfigError, RequestError
+from ignisd.errors import ConfigError, ContextLengthExceeded, RequestError
 
 Now = Callable[[], datetime]
 
@@ -77,6 +77,13 @@ class ChatTemplate:
             ) from error
 
 
+def check_length(text: str, tokenizer: ChatTokenizer, limit_tokens: int | None, param: str) -> None:
+    """Raises ContextLengthExceeded when a text clearly has `limit_tokens` tokens or more."""
+    least = None if limit_tokens is None else tokenizer.at_least(text, limit_tokens)
+    if limit_tokens is not None and least is not None:
+        raise ContextLengthExceeded(least, limit_tokens, param, exact=False)
+
+
 class PromptRenderer:
     """Renders, tokenizes and marks; free to use from any thread."""
 
@@ -85,13 +92,19 @@ class PromptRenderer:
         self._tokenizer = tokenizer
         self._marks = MarkFinder(tokenizer)
 
-    def render(self, request: ChatRequest) -> Prompt:
+    def render(self, request: ChatRequest, limit_tokens: int | None = None) -> Prompt:
         """The prompt of a request.
+
+        Args:
+            request: messages and tools.
+            limit_tokens: a prompt that is clearly as long or longer is not tokenized whole.
 
         Raises:
             RequestError: the template refuses the messages, or renders nothing.
+            ContextLengthExceeded: the prompt is clearly too long.
         """
         text = self._template.render(request.messages, request.tools, request.template_kwargs)
+        check_length(text, self._tokenizer, limit_tokens, "messages")
         tokens = self._tokenizer.encode(text)
         if request.begun:
             # An answer that has begun has no reasoning any more.

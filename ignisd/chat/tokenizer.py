@@ -25,6 +25,13 @@ def _byte_of_char() -> dict[str, int]:
 
 _BYTE_OF_CHAR = _byte_of_char()
 
+_COMPOSED_BYTES = 3
+"""Composing characters (NFC) leaves at least a third of the bytes."""
+_PREFIX_CHARS = (6, 24)
+"""How many characters for each allowed token are tried before a text is tokenized whole."""
+_SEAM = 8
+"""Of a prefix, one token in so many is left to what the text after it may change."""
+
 
 class ChatTokenizer:
     """A byte-level tokenizer, read-only and free to use from any thread.
@@ -34,6 +41,9 @@ class ChatTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        # What a checkpoint says of these is meant for training: a prompt is never cut silently.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         description = msgspec.json.decode(tokenizer.to_str().encode())
         if not _is_byte_level(description.get("decoder")):
@@ -42,11 +52,14 @@ class ChatTokenizer:
                 f"{(description.get('decoder') or {}).get('type', 'nothing')}; "
                 "only byte-level tokenizers are served"
             )
+        added = description.get("added_tokens", [])
         self._added = {
-            token["id"]: b"" if token["special"] else token["content"].encode()
-            for token in description.get("added_tokens", [])
+            token["id"]: b"" if token["special"] else token["content"].encode() for token in added
         }
         self._bytes: dict[int, bytes] = {}
+        self._normalizer = (description.get("normalizer") or {}).get("type")
+        self._strips = any(token.get("lstrip") or token.get("rstrip") for token in added)
+        self._most_bytes: int | None = None
 
     @classmethod
     def from_file(cls, path: Path) -> "ChatTokenizer":
@@ -75,6 +88,36 @@ class ChatTokenizer:
         """
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return np.asarray(encoding.ids, dtype=np.int32)
+
+    def at_least(self, text: str, limit: int) -> int | None:
+        """A number of tokens, `limit` or more, that a text surely has; None when it may have fewer.
+
+        Tells that a text is far too long without tokenizing all of it, which takes the better part
+        of a minute for some megabytes: by its bytes and the longest entry of the vocabulary, then
+        by prefixes of it.
+        """
+        per_token = self._bytes_per_token()
+        if per_token is not None and len(text) >= limit:
+            least = -(-len(text.encode("utf-8", "replace")) // per_token)
+            if least >= limit:
+                return least
+        for factor in _PREFIX_CHARS:
+            size = factor * limit
+            if 2 * size > len(text):
+                return None
+            known = len(self.encode(text[:size]))
+            if known - known // _SEAM >= limit:
+                return known - known // _SEAM
+        return None
+
+    def _bytes_per_token(self) -> int | None:
+        """Most bytes of a text that become one token; None where there is no such bound."""
+        if self._strips or self._normalizer not in (None, "NFC"):
+            return None
+        if self._most_bytes is None:
+            # A character of an entry is a byte of the text; of an added one, one byte or more.
+            self._most_bytes = max(len(text.encode()) for text in self._tokenizer.get_vocab())
+        return self._most_bytes * (1 if self._normalizer is None else _COMPOSED_BYTES)
 
     def token_id(self, text: str) -> int | None:
         """The id of the token that is spelled exactly so, if there is one."""

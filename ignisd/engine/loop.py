@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 from ignisd.engine import admission, scheduler
@@ -36,7 +35,7 @@ from ignisd.engine.types import (
     Timings,
     Token,
 )
-from ignisd.engine.world import World
+from ignisd.engine.world import World, with_limits
 from ignisd.errors import Draining, EngineFailure, Overloaded
 from state.retained import Kind
 from state.reuse import Match, Miss
@@ -160,7 +159,7 @@ class Engine:
     def adjust(self, queue_limit: int, **limits: Any) -> None:
         """Change how many requests may wait, now, and bounds of `Limits`, before the next round."""
         self._queue_limit = queue_limit
-        self._tell(lambda world, now_ms: replace(world, limits=replace(world.limits, **limits)))
+        self._tell(lambda world, now_ms: with_limits(world, **limits))
 
     def _leave(self, request_id: int, reason: FinishReason) -> None:
         self._tell(lambda world, now_ms: scheduler.cancel(world, request_id, now_ms, reason))

@@ -116,10 +116,13 @@ def one_after_the_other(*bytes_s: float) -> float:
     return _per(sum(map(_per, bytes_s)))
 
 
-def fitted_pages(most_pages: int, most_ms: float, copy_ms: Callable[[int], float]) -> int:
-    """The pages that are copied in so much time, one at least.
+def fitted_pages(
+    least_pages: int, most_pages: int, most_ms: float, copy_ms: Callable[[int], float]
+) -> int:
+    """The pages that are copied in so much time.
 
     Args:
+        least_pages: never less, however long they take; at least 1.
         most_pages: never more.
         most_ms: the time.
         copy_ms: measures how long so many pages take.
@@ -127,16 +130,16 @@ def fitted_pages(most_pages: int, most_ms: float, copy_ms: Callable[[int], float
     pages, took_ms = most_pages, copy_ms(most_pages)
     page_ms = took_ms / pages
     for _ in range(_MOST_TRIES):
-        if took_ms <= most_ms or pages == 1:
+        if took_ms <= most_ms or pages <= least_pages:
             return pages
         # What does not shrink with the window leaves the less for its pages.
         fixed_ms = max(took_ms - page_ms * pages, 0.0)
-        fewer = int((most_ms - fixed_ms) / page_ms) if page_ms > 0 else 1
-        fewer = max(min(fewer, pages - 1), 1)
+        fewer = int((most_ms - fixed_ms) / page_ms) if page_ms > 0 else least_pages
+        fewer = max(min(fewer, pages - 1), least_pages)
         fewer_ms = copy_ms(fewer)
         page_ms = max(took_ms - fewer_ms, 0.0) / (pages - fewer)
         pages, took_ms = fewer, fewer_ms
-    return pages if took_ms <= most_ms else 1
+    return pages if took_ms <= most_ms else least_pages
 
 
 def measure(
@@ -154,7 +157,8 @@ def measure(
         watch: has timed chunks and decode steps; see `probe`.
         window_pages: what a round may move at most.
         image_cells: cells of an image.
-        fits_decode: choose as many pages as make a decode step a tenth longer.
+        fits_decode: choose as many pages as make a decode step a tenth longer, but an image's
+            worth at least.
     """
     assert runner.cells is not None, "there is no arena to measure"
     num_cells, cell_bytes = runner.cells.rows.shape
@@ -164,13 +168,19 @@ def measure(
     num_lanes, decode_ms = watch.largest(Timed.DECODE)
     trial = _Trial(runner, watch, min(num_pages - 1, num_cells), num_lanes)
     trial.copy_ms(most_pages)
+    # A round may carry an image, whatever the window: one that holds less spares the lanes nothing.
+    least_pages = min(image_cells, most_pages)
     if fits_decode and decode_ms > _SHORT_STEP_MS:
-        window_pages = fitted_pages(most_pages, _DECODE_PART * decode_ms, trial.copy_ms)
+        window_pages = fitted_pages(
+            least_pages, most_pages, _DECODE_PART * decode_ms, trial.copy_ms
+        )
     elif fits_decode:
         steps = max(min(int(_ROW_MS * _per(decode_ms)), _MOST_IN_ROW), 1)
         trial.longer_ms(1, steps)
         most_ms = _DECODE_PART * watch.best_ms[Timed.STEPS, 0] / steps
-        window_pages = fitted_pages(most_pages, most_ms, partial(trial.longer_ms, steps=steps))
+        window_pages = fitted_pages(
+            least_pages, most_pages, most_ms, partial(trial.longer_ms, steps=steps)
+        )
         decode_ms = watch.best_ms[Timed.STEPS, 0] / steps
     # The largest copies say most of a whole state: a small one finds its pages in the caches.
     bytes_copied = 1000 * most_pages * int(cell_bytes)

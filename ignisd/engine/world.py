@@ -4,6 +4,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from ignisd.engine.answer import Answer
 from ignisd.engine.limits import Limits as Limits
@@ -260,6 +261,14 @@ def new_world(
 def pages_for(num_tokens: int) -> int:
     """Pages that so many tokens fill, the last one perhaps in part."""
     return -(-num_tokens // PAGE_TOKENS)
+
+
+def with_limits(world: World, **changes: Any) -> World:
+    """The world with some bounds changed, those that the tiers keep as well included."""
+    tiers = world.tiers
+    if tiers is not None and "ttl_ms" in changes:
+        tiers = replace(tiers, limits=replace(tiers.limits, ttl_ms=changes["ttl_ms"]))
+    return replace(world, limits=replace(world.limits, **changes), tiers=tiers)
 
 
 def with_sequence(world: World, seq: Sequence) -> World:

@@ -16,7 +16,7 @@ from ignisd.http.body import ClientGone
 from ignisd.http.chat import ChatCompletions
 from ignisd.http.choices import was_taken
 from ignisd.http.completions import Completions
-from ignisd.http.config import config_object
+from ignisd.http.config import Configuration
 from ignisd.http.counters import HttpCounters
 from ignisd.http.guard import Guard
 from ignisd.http.health import health
@@ -27,7 +27,7 @@ from ignisd.http.options import HttpOptions
 from ignisd.http.retained import RetainedStates
 from ignisd.http.service import Service
 from ignisd.http.tokens import Tokens
-from ignisd.resolve import Resolved
+from ignisd.live import LiveSettings
 
 _METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -38,12 +38,12 @@ def build_app(
     service: Service,
     options: HttpOptions,
     counters: HttpCounters,
-    resolved: Resolved | None = None,
+    live: LiveSettings | None = None,
 ) -> Starlette:
     """The application over a service, which may still be loading.
 
-    Everything that it needs is in the arguments; two applications share nothing. `resolved` is
-    what GET /v1/config tells of.
+    Everything that it needs is in the arguments; two applications share nothing. `live` is what
+    /v1/config tells of and changes.
     """
     intake = Intake(options)
 
@@ -56,7 +56,8 @@ def build_app(
         routes=[
             *_generating(service, intake, options, counters),
             *_telling(service, intake, options),
-            *_watching(service, options, counters, resolved),
+            *_configuring(service, options, live),
+            *_watching(service, options, counters),
         ],
         middleware=[Middleware(Guard, options=options, on_error=counters.count_refusal)],
         exception_handlers=_error_handlers(counters),
@@ -87,9 +88,15 @@ def _telling(service: Service, intake: Intake, options: HttpOptions) -> Iterator
     yield Route("/v1/reuse/flush", retained.flush, methods=["POST"])
 
 
-def _watching(
-    service: Service, options: HttpOptions, counters: HttpCounters, resolved: Resolved | None
+def _configuring(
+    service: Service, options: HttpOptions, live: LiveSettings | None
 ) -> Iterator[Route]:
+    """What the daemon was told, and telling it otherwise."""
+    configuration = Configuration(service, options, live)
+    yield Route("/v1/config", configuration.__call__, methods=["GET", "PATCH"])
+
+
+def _watching(service: Service, options: HttpOptions, counters: HttpCounters) -> Iterator[Route]:
     """What is told of the daemon itself."""
     metrics = Metrics(service, counters, options.compat_metrics)
 
@@ -98,9 +105,6 @@ def _watching(
 
     async def answer_model(request: Request) -> Response:
         return JsonResponse(describe_model(service, request.path_params["name"]))
-
-    async def answer_config(request: Request) -> Response:
-        return JsonResponse(config_object(resolved, service))
 
     async def answer_health(request: Request) -> Response:
         status, body = health(service, options.stall_s)
@@ -111,7 +115,6 @@ def _watching(
 
     yield Route("/v1/models", answer_models)
     yield Route("/v1/models/{name:path}", answer_model)
-    yield Route("/v1/config", answer_config)
     yield Route("/health", answer_health)
     yield Route("/metrics", answer_metrics)
 

@@ -163,7 +163,7 @@ def _prepare_chat(
 ) -> Prepared:
     chat = parse_chat(body, policies)
     check_model(chat.asked.model, model)
-    prompt = model.renderer.render(chat)
+    prompt = model.renderer.render(chat, model.context_tokens)
     chain = _chain(prompt.tokens, model, chain_salt(chat.asked.cache_salt, key), "messages")
     return Prepared(chat, prompt, chain)
 
@@ -172,7 +172,7 @@ def _prepare_plain(body: bytes, model: ModelInfo, key: bytes | None) -> Prepared
     plain = parse_plain(body)
     asked = plain.asked
     check_model(asked.model, model)
-    tokens = tokens_of(plain.prompt, model.tokenizer)
+    tokens = tokens_of(plain.prompt, model.tokenizer, model.context_tokens)
     return PreparedPlain(asked, _chain(tokens, model, chain_salt(asked.cache_salt, key), "prompt"))
 
 

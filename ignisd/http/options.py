@@ -22,9 +22,12 @@ def _fresh_name() -> str:
     return secrets.token_hex(12)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class HttpOptions:
     """Bounds and sources of the HTTP layer.
+
+    It belongs to the event loop. What `follow` takes over may change between any two requests;
+    one under way keeps what it has read.
 
     Args:
         keys: any of them opens every route; none means no key is asked for.
@@ -68,3 +71,9 @@ class HttpOptions:
     now_s: Callable[[], float] = time.time
     draw_seed: Callable[[], int] = _fresh_seed
     draw_name: Callable[[], str] = _fresh_name
+
+    def follow(self, other: "HttpOptions") -> None:
+        """Take over what may be changed while requests are served."""
+        self.max_body_bytes = other.max_body_bytes
+        self.request_timeout_s = other.request_timeout_s
+        self.chat = other.chat

@@ -8,10 +8,11 @@ from msgspec import json
 from ignisd.chat import codec
 from ignisd.chat.asked import read_asked
 from ignisd.chat.foreign import refuse_foreign
+from ignisd.chat.template import check_length
 from ignisd.chat.tokenizer import ChatTokenizer
 from ignisd.chat.types import Asked, TokenArray
 from ignisd.chat.wire import WireCompletion
-from ignisd.errors import RequestError, UnsupportedValue, shown
+from ignisd.errors import ContextLengthExceeded, RequestError, UnsupportedValue, shown
 
 DEFAULT_MAX_TOKENS = 16
 """What the protocol says; a plain text has no end that a model would find."""
@@ -51,15 +52,28 @@ def parse_plain(body: bytes) -> PlainRequest:
 
 
 def tokens_of(
-    prompt: str | tuple[int, ...], tokenizer: ChatTokenizer, param: str = "prompt"
+    prompt: str | tuple[int, ...],
+    tokenizer: ChatTokenizer,
+    limit_tokens: int,
+    param: str = "prompt",
 ) -> TokenArray:
     """The token ids of a plain prompt, int32 [T], read-only.
 
+    Args:
+        prompt: text, or ids that have not been checked.
+        tokenizer: of the model.
+        limit_tokens: a prompt that is clearly as long or longer is not looked at whole.
+        param: the field that it came in.
+
     Raises:
         RequestError: there are none, or one is not in the vocabulary.
+        ContextLengthExceeded: the prompt is clearly too long.
     """
     if isinstance(prompt, str):
+        check_length(prompt, tokenizer, limit_tokens, param)
         tokens = tokenizer.encode(prompt)
+    elif len(prompt) >= limit_tokens:
+        raise ContextLengthExceeded(len(prompt), limit_tokens, param)
     else:
         limit = tokenizer.num_tokens
         for index, token in enumerate(prompt):

@@ -92,6 +92,18 @@ class Service:
         """The served model, once it is loaded."""
         return self._model
 
+    @property
+    def exact(self) -> bool | None:
+        """Whether reuse changes no bit on this backend; None until that has been probed."""
+        return None if self._engine is None else not self.facts.inexact
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What does not work as it should at present although requests are answered."""
+        if self._engine is None or not self._engine.stats().degraded:
+            return ()
+        return ("reuse",)
+
     def report_progress(self, progress: float) -> None:
         """How much of the model is loaded, 0 to 1."""
         self.progress = min(1.0, max(0.0, progress))

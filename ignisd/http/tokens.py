@@ -1,5 +1,7 @@
 """POST /v1/tokenize and /v1/detokenize: what a prompt is to the model, and back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from msgspec import Raw, Struct, json
@@ -11,7 +13,7 @@ from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.parse import parse_chat
 from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.types import TokenArray
-from ignisd.errors import RequestError
+from ignisd.errors import ContextLengthExceeded, RequestError
 from ignisd.http.answers import JsonResponse
 from ignisd.http.body import read_json_body
 from ignisd.http.intake import Intake, check_model
@@ -20,6 +22,8 @@ from ignisd.http.plain import parse_plain, tokens_of
 from ignisd.http.service import Service
 
 _ABSENT = Raw(b"null")
+_MOST_CONTEXTS = 4
+"""What is longer than so many contexts is not counted to its end."""
 
 
 class WireHead(Struct):
@@ -82,7 +86,11 @@ def _is_chat(head: WireHead) -> bool:
 
 def _tokenize(body: bytes, model: ModelInfo, policies: ChatPolicies) -> dict[str, object]:
     head = codec.decode(body, _HEAD)
-    tokens = _chat_tokens(body, model, policies) if _is_chat(head) else _plain_tokens(body, model)
+    with _counted(model):
+        if _is_chat(head):
+            tokens = _chat_tokens(body, model, policies)
+        else:
+            tokens = _plain_tokens(body, model)
     ids = tokens.tolist()
     answer: dict[str, object] = {
         "count": len(ids),
@@ -97,13 +105,27 @@ def _tokenize(body: bytes, model: ModelInfo, policies: ChatPolicies) -> dict[str
 def _chat_tokens(body: bytes, model: ModelInfo, policies: ChatPolicies) -> TokenArray:
     chat = parse_chat(body, policies)
     check_model(chat.asked.model, model)
-    return model.renderer.render(chat).tokens
+    return model.renderer.render(chat, _limit(model)).tokens
 
 
 def _plain_tokens(body: bytes, model: ModelInfo) -> TokenArray:
     plain = parse_plain(body)
     check_model(plain.asked.model, model)
-    return tokens_of(plain.prompt, model.tokenizer)
+    return tokens_of(plain.prompt, model.tokenizer, _limit(model))
+
+
+def _limit(model: ModelInfo) -> int:
+    return _MOST_CONTEXTS * model.context_tokens
+
+
+@contextmanager
+def _counted(model: ModelInfo) -> Iterator[None]:
+    """What has more tokens than are counted here is told the model's own limit."""
+    try:
+        yield
+    except ContextLengthExceeded as error:
+        limit, param = model.context_tokens, error.param or "prompt"
+        raise ContextLengthExceeded(error.prompt_tokens, limit, param, exact=False) from error
 
 
 def _detokenize(body: bytes, model: ModelInfo) -> dict[str, object]:
@@ -111,5 +133,6 @@ def _detokenize(body: bytes, model: ModelInfo) -> dict[str, object]:
     check_model(wire.model, model)
     if not wire.tokens:
         return {"prompt": ""}
-    tokens = tokens_of(tuple(wire.tokens), model.tokenizer, "tokens")
+    with _counted(model):
+        tokens = tokens_of(tuple(wire.tokens), model.tokenizer, _limit(model), "tokens")
     return {"prompt": model.tokenizer.spell(tokens.tolist())}

@@ -42,9 +42,12 @@ class Disk:
     """The file system as the disk tier sees it."""
 
     def make_directory(self, path: Path) -> None:
-        """A directory that only its owner can enter, with the ones above it where they lack."""
-        path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        """A directory that only its owner can enter, with those above it, which outlasts a loss
+        of power."""
+        if not path.is_dir():
+            path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+            self.sync_directory(path.parent)
 
     def restrict(self, path: Path) -> None:
         """Take a directory away from everybody but its owner."""
@@ -115,6 +118,10 @@ class Disk:
     def remove(self, path: Path) -> None:
         """Remove a file; one that is gone already is as good."""
         path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory in which nothing is left."""
+        path.rmdir()
 
     def space(self, path: Path) -> Space:
         """What the file system of a path holds."""

@@ -7,6 +7,7 @@ every window are checked before a byte is used.
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 
@@ -33,6 +34,9 @@ from state.tiers.format import (
 
 MOST_PARTS = 1024
 """Parts that one system call takes (IOV_MAX)."""
+
+FIRST_BYTES = 64 << 10
+"""Read at once when a file is opened: header and tokens of most states lie within."""
 
 Parts = Sequence[memoryview]
 
@@ -105,7 +109,7 @@ class StateWriter:
 
     def abandon(self) -> None:
         """Leave nothing behind, whatever was written and named so far."""
-        self._file.close()
+        self._file.give_up()
         self._disk.remove(self._partial)
         self._disk.remove(self._directory / self._record.name)
 
@@ -152,7 +156,7 @@ class OpenState:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._file.give_up()
 
     def __enter__(self) -> "OpenState":
         return self
@@ -183,7 +187,7 @@ def open_state(
         header, record = _read_record(file)
         _expect(path, record, layout, chain)
     except BaseException:
-        file.close()
+        file.give_up()
         raise
     return OpenState(file, header, record)
 
@@ -272,6 +276,12 @@ class _File:
         finally:
             self._disk.close(fd)
 
+    def give_up(self) -> None:
+        """Close it, where it does not matter whether that works: what was read has been checked,
+        and what was written is not wanted."""
+        with suppress(OSError):
+            self.close()
+
     def _all(self, call: Callable[[int, Parts, int], int], parts: Parts, offset: int) -> bool:
         """Repeat a call until all parts are through; whether they are.
 
@@ -297,20 +307,26 @@ class _File:
 
 def _read_record(file: _File) -> tuple[Header, Record]:
     file_bytes = file.size()
-    block = memoryview(mmap(-1, BLOCK_BYTES))
     if file_bytes < BLOCK_BYTES:
         raise StateCorrupt(Damage.SHORT, f"{file_bytes} bytes hold no header of {BLOCK_BYTES}")
-    file.read([block], 0)
-    raw = memoryview(mmap(-1, header_bytes_of(bytes(block), file_bytes)))
-    file.read([raw], 0)
-    header = unpack_header(bytes(raw))
+    first = memoryview(mmap(-1, min(FIRST_BYTES, file_bytes // BLOCK_BYTES * BLOCK_BYTES)))
+    file.read([first], 0)
+
+    def span(start: int, stop: int) -> bytes:
+        if stop <= len(first):
+            return bytes(first[start:stop])
+        room = memoryview(mmap(-1, stop - start))
+        file.read([room], start)
+        return bytes(room)
+
+    raw = span(0, header_bytes_of(span(0, BLOCK_BYTES), file_bytes))
+    header = unpack_header(raw)
     if header.file_bytes != file_bytes:
         raise StateCorrupt(
             Damage.LENGTH, f"it has {file_bytes} bytes, its header says {header.file_bytes}"
         )
-    tokens = memoryview(mmap(-1, header.tokens_bytes))
-    file.read([tokens], len(raw))
-    record = header.record(bytes(tokens))
+    tokens = span(len(raw), len(raw) + header.tokens_bytes)
+    record = header.record(tokens)
     assert record.header_bytes == len(raw), f"{len(raw)} bytes of header for {record.name}"
     assert record.file_bytes == file_bytes, f"{file_bytes} bytes for {record.name}"
     return header, record

@@ -107,6 +107,8 @@ def scan(disk: Disk, root: Path, layout: Layout, *, deep: bool = False) -> Scan:
             for one in sorted(disk.entries(directory), key=lambda listed: listed.path):
                 if one.is_file:
                     sweep.look_at(one, layout if directory == own else None, deep)
+            if directory != own and not any(disk.entries(directory)):
+                sweep.leave(directory)
     return Scan(
         records=tuple(sweep.records),
         foreign=tuple(sorted(sweep.foreign, key=lambda one: (one.changed_ms, one.path))),
@@ -143,6 +145,13 @@ class _Sweep:
             self.foreign.append(Foreign(one.path, whole_blocks(one.num_bytes), one.changed_ms))
         else:
             self._open(one, layout, deep)
+
+    def leave(self, directory: Path) -> None:
+        """Remove the empty directory of a fingerprint that is no more."""
+        try:
+            self._disk.remove_directory(directory)
+        except OSError as error:
+            self.trouble = self.trouble or trouble_of(error)
 
     def _open(self, one: Listed, layout: Layout, deep: bool) -> None:
         try:

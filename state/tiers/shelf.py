@@ -15,7 +15,7 @@ from state.tiers.format import Layout, name_of, record_of, whole_blocks
 from state.tiers.index import TierIndex, ranks_below
 from state.tiers.jobs import Charged, Cleared, Outcome, ReadOrder, WriteOrder
 from state.tiers.scan import Foreign, directory_of
-from state.tiers.stored import Stored
+from state.tiers.stored import Stored, renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +279,15 @@ class Shelf:
         return replace(self, index=self.index.touch(id, now_ms))
 
     def renew(self, again: Stored) -> "Shelf":
-        """A state that is here came down again; its file stays as it is."""
-        return replace(self, index=self.index.renew(again))
+        """A retained state that is here, landed or not, came down again; see `renewed`.
+
+        Its file stays as it is.
+        """
+        one = self.pending.get(again.id)
+        if one is None:
+            return replace(self, index=self.index.renew(again))
+        changed = replace(one, stored=renewed(one.stored, again))
+        return replace(self, pending=self.pending | {again.id: changed})
 
     def hold(self, id: int) -> "Shelf":
         """A move reads the file of a state; it makes way for nobody until it is released."""

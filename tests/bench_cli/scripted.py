@@ -30,6 +30,7 @@ class Scripted:
         delay_s: before each answer.
         lines: when given, the body of every answer.
         status: of every answer.
+        refuses: fields that it answers with 400, as strict servers do.
     """
 
     name: str = "server"
@@ -44,6 +45,7 @@ class Scripted:
     delay_s: float = 0.0
     lines: list[str] | None = None
     status: int = 200
+    refuses: tuple[str, ...] = ()
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
     _seen: dict[str, int] = field(default_factory=dict)
@@ -118,13 +120,18 @@ def _handler(scripted: Scripted) -> type[BaseHTTPRequestHandler]:
             scripted._open += 1
             time.sleep(scripted.delay_s)
             try:
+                strange = [name for name in scripted.refuses if name in body]
+                if strange:
+                    error = {"message": f"no field {strange[0]}", "param": strange[0]}
+                    self._send([json.dumps({"error": error})], 400)
+                    return
                 lines = scripted.answer(body) if scripted.lines is None else scripted.lines
                 self._send(lines)
             finally:
                 scripted._open -= 1
 
-        def _send(self, lines: list[str]) -> None:
-            self.send_response(scripted.status)
+        def _send(self, lines: list[str], status: int | None = None) -> None:
+            self.send_response(status or scripted.status)
             self.end_headers()
             self.wfile.write("".join(f"{line}\n\n" for line in lines).encode())
 

@@ -51,7 +51,10 @@ def test_servers_with_fields_of_their_own():
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        ([], "what is to be measured? Say prefill, decode, reuse, compare"),
+        (["--reps", "2"], "what is to be measured?"),
         (["speed"], "invalid choice: 'speed'"),
+        (["reuse", "--reps", "x"], "--reps: wanted a number, had x"),
         (["reuse", "--reps", "0"], "--reps: wanted at least 1, had 0"),
         (["reuse", "--repeats", "1"], "--repeats: wanted at least 2, had 1"),
         (["reuse", "--settle", "-1"], "--settle: wanted at least 0, had -1"),
@@ -61,7 +64,8 @@ def test_servers_with_fields_of_their_own():
         (["reuse", "--own", "--url", "ignisd=b"], "two targets have one name"),
         (["reuse", "--url", "a=b", "--model", "m"], "--model sets nothing on a server"),
         (["reuse", "--tolerate", "a"], "--tolerate a is no target"),
-        (["compare", "--url", "a=b"], "wanted two targets, had one"),
+        (["compare", "--url", "a=b"], "wanted two targets, had one, a;"),
+        (["compare"], "wanted two targets, had one, ignisd;"),
         (["decode", "--decode", "64x"], "64x is not TOKENSxLANES"),
         (["decode", "--decode", "64x0"], "64x0 is not TOKENSxLANES"),
         (["reuse", "--json", "/absent/x"], "--json /absent/x cannot be written: No such file"),

@@ -71,3 +71,5 @@ def test_rates_are_medians_and_one_without_any_is_a_dash():
     assert lines[0].split("  ")[-1].strip() == "40.0 (40.0 to 40.0) (2.00x)"
     assert "20.0 (10.0 to 30.0)" in lines[0]
     assert "x)" not in lines[1]
+    assert lines[2].startswith("-: answers of one ended before their full length")
+    assert "-:" not in speed_table(speed_rows(runs[:4]))

@@ -37,7 +37,7 @@ def ask(scripted: Scripted, **options: object):
 
 
 def test_the_body_asks_for_a_greedy_stream_with_usage(scripted: Scripted):
-    target = ServerTarget("it", scripted.url + "/v1/", {"ignore_eos": True}, "sesame")
+    target = ServerTarget("it", scripted.url + "/v1/", {"top_k": 1}, "sesame")
     answer = target.ask(CHAT, 3, reuse=False)
     ((_, body),) = scripted.log
     assert body == {
@@ -50,6 +50,7 @@ def test_the_body_asks_for_a_greedy_stream_with_usage(scripted: Scripted):
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        "top_k": 1,
         "ignore_eos": True,
         "reuse": False,
     }
@@ -110,14 +111,44 @@ def test_a_stream_that_is_no_answer_is_refused(scripted: Scripted, lines: list[s
 def test_a_refusal_is_shown(scripted: Scripted):
     target = ServerTarget("it", scripted.url, {})
     scripted.status, scripted.lines = 400, ["too long"]
-    with pytest.raises(BenchError, match="it: 400 too long"):
+    with pytest.raises(BenchError, match=r"^it: 400 too long"):
         target.ask(CHAT, 3)
+    scripted.lines = [json.dumps({"error": {"message": "longer than 8", "code": "x"}})]
+    with pytest.raises(BenchError, match=r"^it: 400 longer than 8\.$"):
+        target.ask(CHAT, 3)
+    assert not scripted.log
+
+
+def test_a_server_that_refuses_to_go_on_past_the_end_is_not_asked_again(scripted: Scripted):
+    scripted.refuses = ("ignore_eos",)
+    target = ServerTarget("it", scripted.url, {})
+    for _ in range(2):
+        assert target.ask(CHAT, 3).completion_tokens == 3
+    assert len(scripted.headers) == 3
+    scripted.refuses = ("temperature",)
+    with pytest.raises(BenchError, match="400 no field temperature"):
+        target.ask(CHAT, 3)
+
+
+def test_a_refusal_for_another_reason_says_nothing_of_the_end(scripted: Scripted):
+    target = ServerTarget("it", scripted.url, {})
+    scripted.refuses = ("temperature",)
+    with pytest.raises(BenchError, match="400 no field temperature"):
+        target.ask(CHAT, 3)
+    scripted.refuses = ()
+    target.ask(CHAT, 3)
+    assert scripted.log[-1][1]["ignore_eos"] is True
+
+
+def test_what_was_said_of_the_end_is_kept(scripted: Scripted):
+    ServerTarget("it", scripted.url, {"ignore_eos": False}).ask(CHAT, 3)
+    assert scripted.log[-1][1]["ignore_eos"] is False
 
 
 def test_nobody_there_and_no_url_at_all():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with pytest.raises(BenchError, match="ConnectionRefused"):
+    with pytest.raises(BenchError, match=f"it: nobody answers at http://127.0.0.1:{port} "):
         ServerTarget("it", f"http://127.0.0.1:{port}", {})
     for url in ("localhost:80", "ftp://localhost", "http://"):
         with pytest.raises(BenchError, match="wanted http"):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ignisd.bench import command
 from ignisd.bench.contender import Contender
 from ignisd.bench.speed import DECODE, PREFILL, Load, SpeedRun, measure_speed
 from ignisd.bench.target import Answer, BenchError, Chat
@@ -126,4 +127,19 @@ def test_compare_measures_all_of_it_on_all_of_them(capsys: pytest.CaptureFixture
     assert "ttft ms (x one)" in out
     speeds = out.split("tokens/s\n")[1].splitlines()
     assert speeds[0].split() == ["what", "tokens", "x", "lanes", "one", "two"]
-    assert [line.split()[0] for line in speeds[1:]] == ["prefill", "prefill", "decode"]
+    assert [line.split()[0] for line in speeds[1:4]] == ["prefill", "prefill", "decode"]
+
+
+def test_an_interrupt_ends_it_without_numbers_or_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "prepare", interrupted)
+    scripted = Scripted("one")
+    with serving(scripted):
+        assert bench_words("decode", servers=[scripted]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "bench: interrupted; nothing is shown\n"

@@ -173,6 +173,44 @@ def test_closed_connections_give_their_descriptors_back(daemon: Daemon) -> None:
     assert len(list(held.iterdir())) <= before + 5
 
 
+def test_settings_can_be_changed_while_it_serves(daemon: Daemon) -> None:
+    def patch(**changes: object) -> httpx.Response:
+        body = {key.replace("__", "."): value for key, value in changes.items()}
+        return httpx.patch(f"{daemon.url}/v1/config", json=body, timeout=60)
+
+    text = "Is this read twice?"
+    ask(daemon, text)
+    assert patch(reuse__prompt="off", server__queue=1, log__level="debug").status_code == 200
+    told = ask(daemon, text).json()["ignis_reuse"]
+    assert (told["cached_tokens"], told["miss_reason"]) == (0, "reuse_off")
+    assert metric(daemon, "ignis_queue_limit") == 1
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        answers = threads.map(lambda n: ask(daemon, f"{n}", max_tokens=60).status_code, range(16))
+    assert 429 in answers
+    assert patch(reuse__prompt="on", server__queue=256, log__level="info").status_code == 200
+    assert ask(daemon, text).json()["ignis_reuse"]["cached_tokens"] > 0
+    assert patch(server__queue=0, reuse__prompt="off").status_code == 400
+    assert ask(daemon, text).json()["ignis_reuse"]["cached_tokens"] > 0
+    waits = patch(vram__kv_pool_bytes="1G")
+    assert waits.status_code == 400  # a key of the file has hyphens
+    assert "did you mean vram.kv-pool-bytes?" in waits.json()["error"]["message"]
+
+
+def test_several_answers_of_a_real_model_are_those_of_its_seeds(daemon: Daemon) -> None:
+    fields: dict[str, Any] = {"temperature": 1.2, "top_p": 0.95}
+    together = ask(daemon, "Surprise us.", n=3, seed=11, **fields).json()
+    alone = [ask(daemon, "Surprise us.", seed=11 + n, **fields).json() for n in range(3)]
+    contents = [each["message"]["content"] for each in together["choices"]]
+    assert contents == [each["choices"][0]["message"]["content"] for each in alone]
+    assert together["usage"]["completion_tokens"] == sum(
+        each["usage"]["completion_tokens"] for each in alone
+    )
+    client_side = client(daemon).chat.completions.create(
+        model="ember", messages=[{"role": "user", "content": "Hello!"}], n=2, max_tokens=4
+    )
+    assert [choice.index for choice in client_side.choices] == [0, 1]
+
+
 def test_nothing_was_compiled_under_traffic_and_it_ends_well(daemon: Daemon) -> None:
     """Runs last in this file: it ends the daemon."""
     assert ask(daemon, "One more.").status_code == 200

@@ -64,7 +64,8 @@ async def test_a_stream_of_several_is_what_they_are_in_one_piece(path, usage):
     if usage:
         last = events.pop()
         assert (last["choices"], last["usage"]) == ([], plain["usage"])
-    texts, reasons = ["", "", ""], [[], [], []]
+    texts = ["", "", ""]
+    reasons: list[list[str | None]] = [[], [], []]
     for event in events:
         (choice,) = event["choices"]
         piece = choice["delta"].get("content", "") if "delta" in choice else choice["text"]

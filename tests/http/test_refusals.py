@@ -96,10 +96,10 @@ async def test_a_full_rendering_queue_counts_like_a_full_engine():
 
 async def test_malformed_http_counts():
     rig = make_rig()
-    async with listening(rig.app, rig.counters.count_refusal) as address:
-        async with connected(address) as (reader, writer):
-            writer.write(b"nonsense\r\n\r\n")
-            await read_to_end(reader)
+    serving = listening(rig.app, rig.counters.count_refusal)
+    async with serving as address, connected(address) as (reader, writer):
+        writer.write(b"nonsense\r\n\r\n")
+        await read_to_end(reader)
     assert rig.counters.refused == {"malformed_request": 1}
 
 

@@ -157,7 +157,7 @@ class DiskPair:
         outcome = store(self.disk, flight.order, self.parts(flight.new))
         self.disk.faults = {}
         assert not self.disk.paths
-        roomy = self.disk.space_told == ROOMY
+        roomy = self.disk.space_told == ROOMY and not (flight.leaving and self.disk.always)
         if fault is None or fault[1].short is not None:
             assert outcome.landed == roomy, outcome
         self.note(flight, outcome)
@@ -176,9 +176,16 @@ class DiskPair:
             self.content.pop(path, None)
             self.damaged.pop(path, None)
         partial = flight.path.with_name(flight.path.name + ".partial")
-        assert not partial.exists()
-        assert flight.path.exists() == outcome.landed
-        assert outcome.left_bytes == 0
+        assert not partial.exists() or outcome.left_bytes
+        assert not outcome.left_bytes or (self.disk.always and not outcome.landed)
+        if outcome.left_bytes:
+            self.charged[flight.path] = outcome.left_bytes
+            self.content[flight.path] = flight.new
+            if not flight.path.exists():
+                self.damaged[flight.path] = True
+            self.outcomes["left"] += 1
+        else:
+            assert flight.path.exists() == outcome.landed
         if outcome.landed:
             assert set(outcome.removed) == set(flight.leaving)
             self.charged[flight.path] = flight.num_bytes
@@ -221,7 +228,7 @@ class DiskPair:
             del self.charged[path]
             self.content.pop(path, None)
             self.damaged.pop(path, None)
-        assert bool(done.kept) <= (fault is not None)
+        assert bool(done.kept) <= (fault is not None or bool(self.disk.always))
         self.shelf = self.shelf.cleared(done, self.now_ms)
         self.writer.told(done.trouble, False, self.now_ms)
 
@@ -297,7 +304,9 @@ class DiskPair:
 
     def expect_adopted(self, first_id: int) -> None:
         """What must be on the shelf now, from what lies in the folders."""
-        foreign = sorted(directory_of(self.root, OTHER).iterdir(), key=lambda p: p.stat().st_mtime)
+        other = directory_of(self.root, OTHER)
+        foreign = sorted(other.glob("*"), key=lambda path: path.stat().st_mtime)
+        assert other.exists() == bool(foreign), "an empty folder goes"
         self.foreign = foreign
         good = sorted(
             path
@@ -332,6 +341,10 @@ class DiskPair:
     def full(self, is_full: bool) -> None:
         self.disk.space_told = Space(0, 1 << 40) if is_full else ROOMY
 
+    def stick(self, sticks: bool) -> None:
+        """Nothing can be removed any more, or it can again."""
+        self.disk.always = {"remove": errno.EIO} if sticks else {}
+
     def agree(self) -> None:
         """Ledger, model and folders say the same."""
         self.shelf.check()
@@ -340,6 +353,7 @@ class DiskPair:
         there = [path for path in self.root.rglob("*") if path.is_file()]
         assert sum(whole_blocks(path.stat().st_size) for path in there) <= self.used()
         known = self.charged.keys() | {one.path for one in self.flights.values()}
-        assert set(there) <= known
+        partial = {path.with_name(path.name + ".partial") for path in self.charged}
+        assert set(there) <= known | partial
         for one in self.landed.states.values():
             assert self.path(one).exists() or self.path(one) in self.damaged

@@ -157,6 +157,10 @@ class FaultyDisk(Disk):
         super().sync(fd)
         self._synced(self.paths[fd])
 
+    def forget(self, fd: int) -> None:
+        self._step("forget", self.paths[fd])
+        super().forget(fd)
+
     def rename(self, old: Path, new: Path) -> None:
         self._step("rename", (old, new))
         super().rename(old, new)
@@ -172,6 +176,10 @@ class FaultyDisk(Disk):
     def remove(self, path: Path) -> None:
         self._step("remove", path)
         super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._step("remove_directory", path)
+        super().remove_directory(path)
 
     def space(self, path: Path) -> Space:
         self._step("space", path)

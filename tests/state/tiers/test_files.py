@@ -171,6 +171,23 @@ def test_what_is_not_there_or_cannot_be_read_is_told_apart() -> None:
         assert damage_of(Disk(), path, case) is Damage.GONE
 
 
+def test_every_call_of_a_read_may_fail_and_only_what_is_checked_is_used() -> None:
+    """A file that does not close has been read all the same."""
+    for layout in (SMALL, WHOLE):
+        case = case_of(LONG, layout)
+        with scratch() as root:
+            path = write(Disk(), root, case)
+            counting = FaultyDisk()
+            read(counting, path, case)
+            for number, (name, _) in enumerate(counting.calls):
+                faulty = FaultyDisk(faults={number: Fault(errno.EIO)})
+                if name in ("close", "forget"):
+                    assert (read(faulty, path, case) == case.rows).all()
+                else:
+                    assert damage_of(faulty, path, case) is Damage.UNREADABLE
+                assert not faulty.paths
+
+
 def test_short_transfers_are_repeated() -> None:
     """At any call, of any length; direct I/O gives way where the rest is no whole block."""
     for layout in (SMALL, WHOLE):
@@ -196,6 +213,7 @@ def test_the_header_comes_last_and_the_name_after_it() -> None:
             disk = FaultyDisk()
             path = write(disk, root, case)
             named = disk.named("write", "sync_data", "sync", "rename", "sync_directory")
+            assert named.pop(0) == ("sync_directory", root), "its folder is new"
             names = [name for name, _ in named]
             header = max(at for at, name in enumerate(names) if name == "write")
             assert named[header][1][1:] == (0, case.record.header_bytes)
@@ -252,6 +270,18 @@ def test_only_the_owner_can_read() -> None:
             assert path.parent.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
+
+
+def test_a_long_header_and_many_tokens_are_read_as_well_as_short_ones() -> None:
+    """One read finds both of most states; of a long one each is read apart."""
+    for letters, window_cells, num_reads in (([1] * 100, 2, 1), ([1] * 300, 1, 2)):
+        case = case_of(plain(1, letters), window_cells=window_cells)
+        with scratch() as root:
+            path = write(Disk(), root, case)
+            disk = FaultyDisk()
+            with open_state(disk, path) as opened:
+                assert opened.record == case.record
+            assert len(disk.named("read")) == num_reads
 
 
 def test_a_link_is_not_written_through() -> None:

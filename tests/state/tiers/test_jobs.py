@@ -119,14 +119,16 @@ def test_a_file_that_cannot_even_be_removed_is_told_of() -> None:
     case = case_of(RETAINED)
     for failing in ("write", "sync_data", "sync", "rename", "sync_directory"):
         with scratch() as root:
+            scan(Disk(), root, SMALL)
             disk = FaultyDisk(always={failing: errno.EIO, "remove": errno.EIO})
             outcome = store(disk, order_of(root, case), case.parts)
             assert not outcome.landed
             assert outcome.left_bytes == whole_blocks(case.record.file_bytes)
             (left,) = files_in(root)
             assert left.stat().st_size <= outcome.left_bytes
-            found = looked_at(root)
-            assert len(found.records) + found.num_strays == 1
+            assert clear(disk, [directory_of(root, FINGERPRINT) / case.record.name]).kept
+            done = clear(Disk(), [directory_of(root, FINGERPRINT) / case.record.name])
+            assert (len(done.removed), files_in(root)) == (1, set()), failing
 
 
 def test_a_process_may_die_at_every_call() -> None:
@@ -296,6 +298,27 @@ def test_a_scan_reads_cells_only_if_it_is_asked_to() -> None:
         assert len(scan(Disk(), root, SMALL).records) == 1
         assert scan(Disk(), root, SMALL, deep=True).damaged == {path: Damage.WINDOW}
         assert files_in(root) == set()
+
+
+def test_the_empty_folders_of_other_models_go() -> None:
+    with scratch() as root:
+        empty = directory_of(root, OTHER)
+        empty.mkdir()
+        (root / "a folder of somebody").mkdir()
+        scan(Disk(), root, SMALL)
+        own = directory_of(root, FINGERPRINT)
+        assert set(root.iterdir()) == {own, root / "a folder of somebody"}, "and its own stays"
+
+
+def test_a_new_folder_outlasts_a_loss_of_power() -> None:
+    with scratch() as root:
+        disk = FaultyDisk()
+        scan(disk, root, SMALL)
+        write(disk, root, case_of(RETAINED))
+        assert disk.named("sync_directory") == [
+            ("sync_directory", root),
+            ("sync_directory", directory_of(root, FINGERPRINT)),
+        ]
 
 
 def test_what_a_scan_cannot_remove_is_counted() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from state.chain import link_page
+from state.check import check_tier
 from state.retained import Kind
 from state.spec import Class
 from state.tiers.adopt import adopt
@@ -298,6 +299,26 @@ def test_a_start_on_a_read_only_disk_reads_and_does_not_write() -> None:
     assert shelf.writer.condition is Condition.DISABLED
     assert shelf.used_bytes == 2 * FILE_BYTES
     assert shelf.leaving == {stuck.path}
+
+
+def test_a_state_that_comes_down_again_is_renewed_also_while_it_is_written() -> None:
+    again = plain(1, [1], kind=Kind.PREFIX, cls=Class.INTERACTIVE, used_ms=9.0).stored(link_page)
+    shelf, order = placed(shelf_of(3), plain(1, [1]))
+    shelf = shelf.renew(again).settle(done(order), NOW_MS)
+    shelf.check()
+    assert shelf.index.get(1) == again
+    later = shelf.renew(replace(again, kind=Kind.CHECKPOINT, used_ms=11.0))
+    assert later.index.get(1) == replace(again, used_ms=11.0)
+
+
+def test_the_audit_compares_holds_and_writes_with_the_moves_in_flight() -> None:
+    shelf, order = placed(shelf_of(3, plain(1, [1])), plain(2, [2]))
+    shelf = shelf.hold(1)
+    check_tier(shelf, reads={1: 1}, writes=[2])
+    for moves in ({"reads": {1: 1}}, {"reads": {1: 2}, "writes": [2]}, {"writes": [2]}):
+        with pytest.raises(AssertionError, match="moves"):
+            check_tier(shelf, **moves)
+    check_tier(shelf.settle(done(order), NOW_MS).release(1))
 
 
 def test_the_check_sees_what_does_not_add_up() -> None:
