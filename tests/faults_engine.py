@@ -164,11 +164,11 @@ def claim_consumes() -> AbstractContextManager[Any]:
     """A state is gone once it was claimed."""
     real = admission._admit
 
-    def admit(world: World, seq: Any, found: Any, lane: int, now_ms: float) -> Any:
-        admitted = real(world, seq, found, lane, now_ms)
-        if admitted is None or not isinstance(found, Match):
+    def admit(world: World, seq: Any, look: Any, lane: int, now_ms: float) -> Any:
+        admitted = real(world, seq, look, lane, now_ms)
+        if admitted is None or not isinstance(look.found, Match):
             return admitted
-        held = admitted[0].index.get(found.retained.id)
+        held = admitted[0].index.get(look.found.retained.id)
         assert held is not None
         return room.discard(admitted[0], held), admitted[1]
 
