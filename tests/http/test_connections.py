@@ -330,3 +330,21 @@ async def test_headers_that_dribble_in_end_with_the_idle_time(monkeypatch):
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await hang_up(writer)
+
+
+async def test_a_stop_amid_what_was_sent_ahead_is_no_surprise():
+    reported: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    rig, _ = gated()
+    writers = []
+    async with listening(rig.app) as address:
+        for streamed in (False, True):
+            writers.append((await connect(address))[1])
+            writers[-1].write(raw_request(ask(stream=streamed), extra=HEALTH))
+        await until(lambda: len(rig.engine.requests) == 2)
+        await asyncio.sleep(0.1)
+    for writer in writers:
+        await hang_up(writer)
+    errors = [context.get("exception") for context in reported]
+    assert not [error for error in errors if not isinstance(error, asyncio.CancelledError)]
