@@ -111,6 +111,20 @@ async def test_what_is_sent_ahead_hides_no_leaving(streamed, ahead, reset):
         await until(lambda: rig.engine.left == CANCELLED)
 
 
+async def test_a_client_that_leaves_while_a_call_is_held_back_is_noticed():
+    """Nothing is sent for a call before it is complete, so nothing sent tells of the leaving."""
+    rig, gate = gated("<tool_call>\n<function=f>\n<parameter=a>\n" + "x" * 500)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with listening(rig.app) as address, connected(address) as (reader, writer):
+        writer.write(raw_request(ask(stream=True, tools=tools)))
+        open_gate(gate)
+        head = await read_until(reader, b"\r\n\r\n")
+        assert b"200" in head.splitlines()[0]
+        await until(lambda: gate.locked())
+        writer.close()
+        await until(lambda: rig.engine.left == CANCELLED)
+
+
 async def test_a_wish_for_another_protocol_hides_no_leaving():
     rig, _ = gated()
     wish = (
