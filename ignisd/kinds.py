@@ -15,6 +15,8 @@ from typing import Any, Protocol
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)\s*([KM]?)\s*tok", re.IGNORECASE)
+_LARGEST = 2**63 - 1
+"""What a number may be at most that has no other bound."""
 _MAX_PORT = 65_535
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(
@@ -174,7 +176,8 @@ class Count:
         if isinstance(raw, bool) or not isinstance(raw, int | str):
             raise ValueError
         value = int(raw)
-        if value < self.least or (self.most is not None and value > self.most) or value % self.grid:
+        most = _LARGEST if self.most is None else self.most
+        if not self.least <= value <= most or value % self.grid:
             raise ValueError
         return value
 
@@ -200,7 +203,10 @@ class Seconds:
             return None
         if isinstance(raw, bool) or not isinstance(raw, int | float | str):
             raise ValueError
-        value = float(raw)
+        try:
+            value = float(raw)
+        except OverflowError as error:
+            raise ValueError from error
         if not self.least <= value < float("inf"):
             raise ValueError
         return value
@@ -258,7 +264,7 @@ class Pool:
         found = _TOKENS.fullmatch(raw.strip()) if isinstance(raw, str) else None
         if found is None:
             return PoolSize(num_bytes=_bytes(raw))
-        return PoolSize(num_tokens=int(Decimal(found[1]) * _SIZES[found[2].upper()]))
+        return PoolSize(num_tokens=_bytes(f"{found[1]}{found[2]}"))
 
     def write(self, value: Any) -> str:
         if value is None:
@@ -327,12 +333,16 @@ def write_bytes(value: int) -> str:
 
 
 def _bytes(raw: object) -> int:
-    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
-        return raw
-    found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
-    if found is None:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        value = raw
+    else:
+        found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
+        if found is None:
+            raise ValueError
+        value = int(Decimal(found[1]) * _SIZES[found[2].upper()])
+    if not 0 <= value <= _LARGEST:
         raise ValueError
-    return int(Decimal(found[1]) * _SIZES[found[2].upper()])
+    return value
 
 
 def _words(raw: object) -> tuple[str, ...]:

@@ -352,6 +352,16 @@ def test_a_pool_is_bytes_or_tokens(text: str, size: PoolSize | None):
     assert resolved({"vram_kv_pool_bytes": text}).settings.vram_kv_pool_bytes == size
 
 
+@pytest.mark.parametrize("field", ["vram_budget_bytes", "model_max_context", "server_queue"])
+@pytest.mark.parametrize("text", ["9223372036854775808", "9" * 400])
+def test_numbers_have_a_bound_even_where_none_is_said(field: str, text: str):
+    for raw in (text, int(text)):
+        with pytest.raises(ConfigError):
+            FLAG[field].read(raw, "here")
+    with pytest.raises(ConfigError):
+        FLAG["server_request_timeout"].read(int("9" * 400), "here")
+
+
 @given(st.integers(min_value=0, max_value=1 << 60))
 def test_bytes_are_written_without_loss(value: int):
     assert FLAG["vram_budget_bytes"].read(write_bytes(value), "here") == value

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-_MAX_DEPTH = 8
+_MAX_PARTS = 20_000
+_MAX_STEPS = 64
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _PIECE_CHARS = 4096
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)")
 _JSON_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
@@ -45,38 +47,61 @@ def read_tool(tool: Mapping[str, object]) -> Tool:
     schema = _mapping(function.get("parameters"))
     properties = _mapping(schema.get("properties"))
     extra = schema.get("additionalProperties")
+    reading = _SchemaReading(schema)
     return Tool(
         name=str(function.get("name")),
-        types={name: types_of(each, schema) for name, each in properties.items()},
+        types={name: reading.types_of(each) for name, each in properties.items()},
         closed=bool(properties) and not (extra is True or isinstance(extra, dict)),
     )
 
 
-def types_of(schema: object, root: Mapping[str, object], depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema admits as far as it says; none when it says nothing.
+class _SchemaReading:
+    """Reads the JSON types that schemas admit as far as they say.
+
+    References may lead anywhere, in circles too: each schema is visited once for a parameter, and
+    no more than some thousands, their parts counted, for a tool. What is said beyond that counts
+    as not said.
 
     Args:
-        schema: of one parameter.
-        root: where its references point into.
-        depth: of the references and alternatives followed so far.
+        root: where references point into.
     """
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return frozenset()
-    found: set[str] = set()
-    declared = schema.get("type")
-    found.update(each for each in _listed(declared) if isinstance(each, str))
-    if not found:
-        for key in ("anyOf", "oneOf", "allOf"):
-            for each in _sequence(schema.get(key)):
-                found |= types_of(each, root, depth + 1)
+
+    def __init__(self, root: Mapping[str, object]) -> None:
+        self._root = root
+        self._parts_left = _MAX_PARTS
+
+    def types_of(self, schema: object) -> frozenset[str]:
+        """The types of one parameter; none when its schema says nothing."""
+        found: set[str] = set()
+        seen: set[int] = set()
+        nullable = False
+        ahead = [schema]
+        while ahead and self._parts_left > 0:
+            each = ahead.pop()
+            if not isinstance(each, dict) or id(each) in seen:
+                continue
+            seen.add(id(each))
+            nullable = nullable or each.get("nullable") is True
+            own, others = _own_types(each), self._others(each)
+            found |= own
+            ahead += () if own else others
+            self._parts_left -= 1 + len(others)
+            if not own and not others:
+                constants = [*_sequence(each.get("enum")), *_listed(each.get("const"))]
+                found.update(_type_of(constant) for constant in constants)
+                self._parts_left -= len(constants)
+        return frozenset({*found, "null"} if found and nullable else found)
+
+    def _others(self, schema: Mapping[str, object]) -> list[object]:
+        """The schemas whose types are a schema's own if it names none."""
+        others = [other for key in _ALTERNATIVES for other in _sequence(schema.get(key))]
         if isinstance(schema.get("$ref"), str):
-            found |= types_of(_resolved(root, str(schema["$ref"])), root, depth + 1)
-    if not found:
-        constants = [*_sequence(schema.get("enum")), *_listed(schema.get("const"))]
-        found.update(_type_of(each) for each in constants)
-    if schema.get("nullable") is True and found:
-        found.add("null")
-    return frozenset(found)
+            others.append(_resolved(self._root, str(schema["$ref"])))
+        return others
+
+
+def _own_types(schema: Mapping[str, object]) -> set[str]:
+    return {each for each in _listed(schema.get("type")) if isinstance(each, str)}
 
 
 def argument_pieces(tool: Tool | None, given: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -172,7 +197,7 @@ def _type_of(value: object) -> str:
 
 def _resolved(root: Mapping[str, object], reference: str) -> object:
     """What a reference such as `#/$defs/Colour` points to; None outside of the schema."""
-    if not reference.startswith("#/"):
+    if not reference.startswith("#/") or reference.count("/") > _MAX_STEPS:
         return None
     place: object = root
     for part in reference[2:].split("/"):

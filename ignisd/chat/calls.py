@@ -34,7 +34,7 @@ FUNCTION_CLOSE = "</function>"
 PARAMETER = "<parameter="
 PARAMETER_CLOSE = "</parameter>"
 
-_MAX_NAME_CHARS = 256
+MOST_NAME_CHARS = 256
 # A model that has lost its way may write newlines until it is cut off: no gap is that long.
 _MAX_GAP_CHARS = 256
 # A value that was left open, though the call around it was closed.
@@ -61,6 +61,11 @@ def forced_opening(name: str | None) -> str:
     if name is None:
         return f"{CALL_OPEN}\n{FUNCTION.removesuffix('=')}"
     return f"{CALL_OPEN}\n{FUNCTION}{name}>\n"
+
+
+def callable_name(name: str) -> bool:
+    """Whether a call of this function can be read out of an answer."""
+    return _name(f"{name}>", 0) == name
 
 
 class _At(enum.Enum):
@@ -309,9 +314,9 @@ def _may_become(text: str, at: int, tag: str) -> bool:
 
 def _name(text: str, at: int) -> object:
     """The name from here to its bracket, `_WAIT` if more of it may come, None if it is none."""
-    end = text.find(">", at, at + _MAX_NAME_CHARS + 1)
-    name = text[at : end if end >= 0 else at + _MAX_NAME_CHARS + 1]
-    if "<" in name or "\n" in name or len(name) > _MAX_NAME_CHARS:
+    end = text.find(">", at, at + MOST_NAME_CHARS + 1)
+    name = text[at : end if end >= 0 else at + MOST_NAME_CHARS + 1]
+    if "<" in name or "\n" in name or len(name) > MOST_NAME_CHARS:
         return None
     if end < 0:
         return _WAIT

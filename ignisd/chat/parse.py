@@ -7,7 +7,7 @@ import msgspec
 
 from ignisd.chat import codec
 from ignisd.chat.asked import read_asked
-from ignisd.chat.calls import forced_opening
+from ignisd.chat.calls import MOST_NAME_CHARS, callable_name, forced_opening
 from ignisd.chat.foreign import refuse_foreign
 from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.system import place_messages, without_volatile_header
@@ -118,9 +118,15 @@ def _tools(
         if kind != "function":
             notes.append(Note(NoteKind.TOOL_SKIPPED, shown(kind)))
             continue
-        if _function_name(tool) is None:
-            path = f"tools[{index}].function.name"
+        name, path = _function_name(tool), f"tools[{index}].function.name"
+        if name is None:
             raise RequestError(f"{path} must be a string that is not empty.", path)
+        if not callable_name(name):
+            raise RequestError(
+                f"{path} is {name[:60]!r}, but must have at most {MOST_NAME_CHARS} characters and "
+                "neither angle brackets nor line breaks: it could not be called.",
+                path,
+            )
         kept.append(tool)
     return tuple(kept), tuple(notes)
 

@@ -58,15 +58,18 @@ def account(
     reuse = reuse_of(world, found, request.marks)
     if restored is not None:
         stored, tier = restored
+        matched = max(found.matched_tokens, stored.length)
         reuse = replace(
             reuse,
             cached_tokens=stored.length,
-            matched_tokens=max(found.matched_tokens, stored.length),
+            matched_tokens=matched,
             kind=stored.kind,
             tier=tier,
             place=None,
             miss=None,
-            shortfall=None,
+            shortfall=world.index.shortfall(
+                request.chain, request.prompt_tokens, stored.length, matched
+            ),
         )
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(

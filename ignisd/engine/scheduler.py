@@ -337,8 +337,12 @@ def _sampled(world: World, result: RoundResult, now_ms: float) -> World:
             continue
         reason = _end(seq, token)
         if seq.limit_tokens > 0:
-            seq = replace(seq, answer=seq.answer.add(token))
-            seq = replace(seq, generated=seq.generated + 1, timings=_later(seq.timings, now_ms))
+            seq = replace(
+                seq,
+                answer=seq.answer.add(token),
+                generated=seq.generated + 1,
+                timings=_later(seq.timings, now_ms),
+            )
             if reason is not FinishReason.STOP:
                 events.append(Token(request_id, token))
         if reason is None:

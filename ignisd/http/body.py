@@ -16,8 +16,10 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def read_json_body(request: Request, options: HttpOptions) -> bytes:
-    """The whole body, not yet parsed.
+async def read_json_body(
+    request: Request, options: HttpOptions, most_bytes: int | None = None
+) -> bytes:
+    """The whole body, not yet parsed; `most_bytes` is a limit below the one of all requests.
 
     Raises:
         UnsupportedMediaType: it is declared as something other than plain JSON.
@@ -26,12 +28,15 @@ async def read_json_body(request: Request, options: HttpOptions) -> bytes:
         ClientGone: the client left while sending.
     """
     _check_media_type(request)
+    limit_bytes = options.max_body_bytes
+    if most_bytes is not None:
+        limit_bytes = min(limit_bytes, most_bytes)
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > options.max_body_bytes:
-        raise BodyTooLarge(options.max_body_bytes, int(announced))
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise BodyTooLarge(limit_bytes, int(announced))
     try:
         async with asyncio.timeout(options.body_timeout_s):
-            return await _read(request, options.max_body_bytes)
+            return await _read(request, limit_bytes)
     except TimeoutError as error:
         raise BodyTimeout(options.body_timeout_s) from error
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from ignisd.chat.arguments import read_tool
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.output import AnswerReader, CallReading
 from ignisd.errors import UnsupportedValue
@@ -40,7 +39,7 @@ class ChatCompletions(Generating[Prepared]):
         chat, calls = prepared.chat, None
         if chat.reads_calls and model.family.calls:
             calls = CallReading(
-                tools=[read_tool(tool) for tool in chat.tools],
+                tools=prepared.tools,
                 draw_id=lambda: f"call_{self._options.draw_name()}",
                 single=chat.single_call,
                 in_reasoning=self._options.chat.calls_in_reasoning,

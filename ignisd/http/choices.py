@@ -1,7 +1,7 @@
 """The answers to one request, which may ask for several: their steps as they come."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -84,9 +84,9 @@ async def take(
     request: Request,
     into: Engine,
     wanted: Sequence[Wanted],
-    reader: Callable[[], AnswerReader],
+    readers: Sequence[AnswerReader],
 ) -> Choices:
-    """Submit what a request asks for, all of it or nothing.
+    """Submit what a request asks for, all of it or nothing; one reader reads each answer.
 
     Raises:
         Overloaded, Draining, EngineFailure: the engine does not take it.
@@ -94,7 +94,8 @@ async def take(
     replies: list[Reply] = []
     try:
         while len(replies) < len(wanted):
-            replies.append(Reply(into.submit(wanted[len(replies)]), reader()))
+            place = len(replies)
+            replies.append(Reply(into.submit(wanted[place]), readers[place]))
     except IgnisError:
         await Choices(replies).aclose()
         raise

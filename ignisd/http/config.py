@@ -18,6 +18,8 @@ from ignisd.live import LiveSettings
 
 _log = logging.getLogger("ignisd.http")
 _BODY = json.Decoder(dict[str, object])
+_MOST_BYTES = 1 << 16
+"""It is parsed on the event loop, and nobody has so much to say."""
 
 
 class Configuration:
@@ -48,7 +50,8 @@ class Configuration:
             RequestError: a key or a value is not understood, naming it and what is.
             UnsupportedValue: one can only be set at the start.
         """
-        wanted = codec.decode(await read_json_body(request, self._options), _BODY)
+        body = await read_json_body(request, self._options, _MOST_BYTES)
+        wanted = codec.decode(body, _BODY)
         if self._live is None:
             raise UnsupportedValue("This server has no settings that can be changed.")
         try:

@@ -53,7 +53,8 @@ class Generating(ABC, Generic[P]):
         engine, model = self._service.require()
         name = f"{self.prefix}-{self._options.draw_name()}"
         wanted = self._intake.engine_requests(prepared, model, name)
-        choices = await take(request, engine, wanted, lambda: self._reader(prepared, model))
+        readers = [self._reader(prepared, model) for _ in wanted]
+        choices = await take(request, engine, wanted, readers)
         asked = prepared.asked
         answer = Answer(
             choices,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from ignisd.chat.arguments import Tool, read_tool
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.parse import parse_chat
 from ignisd.chat.policies import ChatPolicies
@@ -25,11 +26,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A chat request that is ready for the engine."""
+    """A chat request that is ready for the engine; `tools` are those whose calls are read."""
 
     chat: ChatRequest
     prompt: Prompt
     chain: Chain
+    tools: tuple[Tool, ...] = ()
 
     @property
     def asked(self) -> Asked:
@@ -165,7 +167,8 @@ def _prepare_chat(
     check_model(chat.asked.model, model)
     prompt = model.renderer.render(chat, model.context_tokens)
     chain = _chain(prompt.tokens, model, chain_salt(chat.asked.cache_salt, key), "messages")
-    return Prepared(chat, prompt, chain)
+    tools = chat.tools if chat.reads_calls and model.family.calls else ()
+    return Prepared(chat, prompt, chain, tuple(read_tool(tool) for tool in tools))
 
 
 def _prepare_plain(body: bytes, model: ModelInfo, key: bytes | None) -> PreparedPlain:

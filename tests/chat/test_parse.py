@@ -237,3 +237,16 @@ def test_a_later_system_message_stays_in_place():
     assert placed == [("user", "q"), ("assistant", "r"), ("user", "note"), ("user", "s")]
     placed = roles(("user", "q"), ("assistant", "r"), ("tool", "t"), ("system", "note"))
     assert placed == [("user", "q"), ("assistant", "r"), ("tool", "t\n\nnote")]
+
+
+@pytest.mark.parametrize("name", ["a>b", "<a", "a\nb", "x" * 257, ">", "</function>"])
+def test_a_tool_that_could_not_be_called_is_refused(name):
+    error = refusal(tools=[{"type": "function", "function": {"name": name}}])
+    assert error.param == "tools[0].function.name"
+    assert "could not be called" in error.message
+
+
+@pytest.mark.parametrize("name", ["mcp__a.b/c:d", "é 汉", "x" * 256, "a-b", "=", "'\""])
+def test_names_of_other_characters_are_taken(name):
+    tool = {"type": "function", "function": {"name": name}}
+    assert parse(tools=[tool], tool_choice="required").begun.endswith(f"{name}>\n")

@@ -156,3 +156,15 @@ async def test_an_answer_may_go_on_past_its_end():
                 assert (await client.post(path, json={**body, "ignore_eos": given})).is_success
     stops = [bool(request.stop_ids) for request in rig.engine.requests]
     assert stops == [True, True, False] * 2
+
+
+async def test_a_bug_before_the_engine_is_asked_leaves_nothing_in_it(monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ignisd.http.chat.AnswerReader", broken)
+    rig = make_rig()
+    async with rig.client() as client:
+        assert (await client.post(CHAT, json=ask())).status_code == 500
+    assert rig.engine.requests == []
+    assert rig.counters.refused == {"engine_error": 1}

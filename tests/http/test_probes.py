@@ -26,7 +26,10 @@ async def test_health_follows_the_daemon():
     assert (response.status_code, response.json()) == (503, {"status": "loading", "progress": 0.5})
     rig.service.set_ready(rig.engine, rig.model)
     response = await get(rig, "/health")
-    assert (response.status_code, response.json()) == (200, {"status": "ready", "exact": True, "degraded": []})
+    assert (response.status_code, response.json()) == (
+        200,
+        {"status": "ready", "exact": True, "degraded": []},
+    )
     rig.service.set_draining()
     assert (await get(rig, "/health")).json() == {"status": "draining"}
     rig.service.set_failed("x")
