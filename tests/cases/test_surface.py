@@ -19,7 +19,7 @@ from tests.http.test_long_prompts import counting_rig
 from tests.http.wire import connected, raw_request, read_answer
 from tests.planting import catches
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 CANCELLED = [(1, FinishReason.CANCELLED)]
 
 
