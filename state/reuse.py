@@ -212,6 +212,11 @@ class ReuseIndex:
         touched = replace(retained, hits=retained.hits + 1, used_ms=now_ms)
         return replace(self, entries=self.entries.put(id, touched))
 
+    def pin(self, id: int, pinned: bool) -> "ReuseIndex":
+        """The state stays whatever comes, or no longer; the caller bounds how many do."""
+        changed = replace(self._held(id), pinned=pinned)
+        return replace(self, entries=self.entries.put(id, changed))
+
     def promote(self, id: int, kind: Kind) -> "ReuseIndex":
         """A request would have cut the state's place for `kind`: it takes the higher of the two.
 
