@@ -55,19 +55,7 @@ def account(
         restored: what a lower tier had beyond that.
     """
     world, volatile = _first_segment(world, request, found)
-    reuse = reuse_of(world, found, request.marks)
-    if restored is not None:
-        stored, tier = restored
-        reuse = replace(
-            reuse,
-            cached_tokens=stored.length,
-            matched_tokens=max(found.matched_tokens, stored.length),
-            kind=stored.kind,
-            tier=tier,
-            place=None,
-            miss=None,
-            shortfall=None,
-        )
+    reuse = reuse_of(world, found, request.marks, restored)
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(
         world,
@@ -83,7 +71,12 @@ def account(
     return tally(world, "misses", found.reason), reuse
 
 
-def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reuse:
+def reuse_of(
+    world: World,
+    found: Match | Miss,
+    marks: Marks = NO_MARKS,
+    restored: tuple[Stored, Tier] | None = None,
+) -> Reuse:
     """What a request with these marks reports that resumes there, or why it does not resume."""
     parted = found.diverged_at
     reuse = Reuse(
@@ -92,6 +85,15 @@ def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reus
         diverged_at=parted,
         segment=None if parted is None else marks.segment_at(parted),
     )
+    if restored is not None:
+        stored, tier = restored
+        return replace(
+            reuse,
+            cached_tokens=stored.length,
+            matched_tokens=max(found.matched_tokens, stored.length),
+            kind=stored.kind,
+            tier=tier,
+        )
     if isinstance(found, Miss):
         return replace(reuse, miss=found)
     held = found.retained

@@ -83,6 +83,8 @@ class Tiers:
         claimed: by round, the state that a sequence has resumed from with it.
         ahead: the large state that goes down window by window; None while none does.
         arriving: those of which all has been sent and that have not landed.
+        pins_seen: the values by which every pinned state of the device had its copy below, or
+            could have none: it is asked again when one has changed.
         clear_at_ms: when files may be removed again.
         draining: everything is being written out.
     """
@@ -103,6 +105,7 @@ class Tiers:
     claimed: tuple[tuple[int, int], ...] = ()
     ahead: Ahead | None = None
     arriving: tuple[Ahead, ...] = ()
+    pins_seen: tuple[object, object, object] = (None, None, None)
     clear_at_ms: float = 0.0
     draining: bool = False
 
@@ -146,15 +149,20 @@ def let_go(tiers: Tiers, stored_id: int) -> Tiers:
     return _settled(tiers, stored_id)
 
 
-def emptied(tiers: Tiers) -> Tiers:
-    """Every retained state goes, as soon as nothing touches it; live ones stay."""
+def emptied(tiers: Tiers) -> tuple[Tiers, int]:
+    """Every retained state goes, as soon as nothing touches it; live ones stay.
+
+    Returns:
+        the tiers, and how many states that are.
+    """
     gone = {one.id for one in tiers.arena.index if not one.is_live}
     gone |= {one.id for one in tiers.arena.pending.values() if not one.is_live}
     if tiers.shelf is not None:
         gone |= {one.id for one in tiers.shelf.index if not one.is_live}
+    gone -= tiers.orphans
     for stored_id in sorted(gone):
         tiers = given_up(tiers, stored_id)
-    return tiers
+    return tiers, len(gone)
 
 
 def without_file(tiers: Tiers, stored_id: int) -> Tiers:
