@@ -119,7 +119,7 @@ class _Daemon:
 
     def _begin_stop(self) -> None:
         self._stop.set()
-        self._notifier.tell_stopping(self._settings.server_drain_timeout)
+        self._notifier.tell_stopping(ending_s(self._settings))
 
     @staticmethod
     async def _first_of(*tasks: "asyncio.Task[object]") -> None:
@@ -226,20 +226,20 @@ def _configure_log(settings: Settings, environ: Mapping[str, str]) -> None:
     logging.getLogger("jax").setLevel(logging.WARNING)
 
 
+def ending_s(settings: Settings) -> float:
+    """How long the process may take from SIGTERM on: for running requests, then for files."""
+    writes_out = settings.kv_disk_bytes > 0 and settings.kv_disk_persist
+    return settings.server_drain_timeout + writes_out * settings.kv_disk_drain_ms / 1000.0
+
+
 def _facts(loaded: Loaded) -> Facts:
     """What the control plane tells of a loaded model."""
-    plan, limits, slots = loaded.plan, loaded.world.limits, loaded.world.slots
+    plan = loaded.plan
     return Facts(
         page_bytes=plan.page_bytes,
         image_bytes=plan.image_bytes,
         inexact=loaded.inexact,
         memory=tuple((line.name, str(line.where), line.num_bytes) for line in plan.lines),
-        settled={
-            "model.max-context": limits.max_context,
-            "model.prefill-chunk": limits.chunk_tokens,
-            "spec.decode-lanes": limits.num_lanes,
-            "reuse.retained-host": slots.num_slots - slots.num_device,
-            **loaded.below.settled(),
-        },
+        settled=loaded.settled(),
         kv_ram=loaded.below.facts(),
     )

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -62,6 +63,20 @@ class Loaded:
     disk: DiskTier | None
     inexact: tuple[str, ...]
 
+    def settled(self) -> Mapping[str, object]:
+        """What settings that were `auto` came to, by their keys."""
+        limits, slots = self.world.limits, self.world.slots
+        found: dict[str, object] = {
+            "model.max-context": limits.max_context,
+            "model.prefill-chunk": limits.chunk_tokens,
+            "spec.decode-lanes": limits.num_lanes,
+            "reuse.retained-host": slots.num_slots - slots.num_device,
+            **self.below.settled(),
+        }
+        if self.disk is not None:
+            found["kv.disk-floor"] = shown_floor(self.disk.floor_tokens)
+        return found
+
     def close(self) -> bool:
         """Gives back what the process would keep; the engine has stopped for good.
 
@@ -98,7 +113,8 @@ def load_model(
     try:
         return _loaded(settings, planned, info, below, report)
     except BaseException:
-        below.close()
+        with suppress(BufferError):  # the frames of the error view it: the memory goes with them
+            below.close()
         raise
 
 
@@ -126,10 +142,10 @@ def _loaded(
         params, shape, programs, device, planned.sizes.num_host_slots, rows=below.rows
     )
     below = measured(below, settings, runner, watch)
-    _say_policy(settings, planned, below)
     stamp = fingerprint_of(planned, forward_spec, across_starts=below.disk is not None)
     world = _world(settings, stamp, planned, below)
     disk = open_disk(below, stamp, world.next_retained_id, clock_ms, _wall_ms)
+    _say_policy(settings, planned, below, disk)
     return Loaded(
         info=info,
         world=_with_disk(world, disk),
@@ -189,11 +205,10 @@ def _say_exactness(inexact: tuple[str, ...]) -> None:
         log.write(_log, logging.WARNING, "exactness", exact="off", found=finding)
 
 
-def _say_policy(settings: Settings, planned: Planned, below: Below) -> None:
+def _say_policy(settings: Settings, planned: Planned, below: Below, disk: DiskTier | None) -> None:
     """What is retained, what that takes, and where."""
     interval, sizes = settings.reuse_retention_interval, planned.sizes
     kinds = [kind.value for kind in Kind if interval or kind is not Kind.PERIODIC]
-    disk = below.disk
     log.write(
         _log,
         logging.INFO,
@@ -209,7 +224,7 @@ def _say_policy(settings: Settings, planned: Planned, below: Below) -> None:
         kv_ram_floor=shown_floor(below.ram_floor_tokens) if below.arena else None,
         window_bytes=below.window_bytes if below.arena else None,
         kv_disk_bytes=below.sizes.disk_bytes,
-        kv_disk_floor=None if disk is None else disk.floor_tokens or "auto",
+        kv_disk_floor=None if disk is None else shown_floor(disk.floor_tokens),
     )
 
 

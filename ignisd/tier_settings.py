@@ -17,8 +17,8 @@ class TierSettings:
         Size("auto"),
         "auto",
         "kv_ram: host memory, reserved and locked at start, for what leaves the device, evicted "
-        "sequences included; 0 is none, auto is 2G, and on a CPU an eighth of the RAM at most and "
-        "no more than four full contexts a lane",
+        "sequences included; 0 is none, auto is 2G, and on a CPU an eighth of the RAM at most, or "
+        "less for a small model",
         chapter=CHAPTER,
         meta="SIZE",
         unit="bytes",

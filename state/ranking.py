@@ -44,8 +44,18 @@ def in_order_of_victims(
             for one in _by_gap(ordered, periodic, people):
                 yield level, one
         else:
-            for one in sorted(held[level], key=key):
+            for one in _ascending(held[level], key):
                 yield level, one
+
+
+def _ascending(
+    states: list[Retained], key: Callable[[Retained], tuple[bool, float, int]]
+) -> Iterator[Retained]:
+    """The states in the order of their keys, of which no two are equal; the first costs least."""
+    heap = [(key(one), one) for one in states]
+    heapq.heapify(heap)
+    while heap:
+        yield heapq.heappop(heap)[1]
 
 
 def _bound(

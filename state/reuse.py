@@ -257,9 +257,7 @@ class ReuseIndex:
         shared, diverged_at = self._parting(chain, num_tokens)
         matched = min(shared // PAGE_TOKENS * PAGE_TOKENS, points[-1])
         length = found.length if found else 0
-        reason = self._remembered(chain.digests[length // PAGE_TOKENS : len(points)])
-        if reason is None and matched > length:
-            reason = MissReason.STATE_MISSING
+        reason = self.shortfall(chain, num_tokens, length, matched)
         if found:
             return Match(found, found.length, matched, diverged_at, reason)
         if reason is None and chain.salt and chain.salt not in self.in_order:
@@ -267,6 +265,22 @@ class ReuseIndex:
         if reason is None:
             reason = MissReason.DIVERGED if shared else MissReason.NO_MATCH
         return Miss(reason, matched, diverged_at)
+
+    def shortfall(
+        self, chain: Chain, num_tokens: int, length: int, matched_tokens: int
+    ) -> MissReason | None:
+        """Why a prompt that resumes at `length` tokens, wherever from, resumes at no more.
+
+        Args:
+            chain: of the prompt.
+            num_tokens: length of the prompt.
+            matched_tokens: whole pages that it shares with something retained.
+        """
+        points = resume_points(num_tokens)
+        reason = self._remembered(chain.digests[length // PAGE_TOKENS : len(points)])
+        if reason is None and matched_tokens > length:
+            return MissReason.STATE_MISSING
+        return reason
 
     def victims(
         self, now_ms: float, ttl_ms: float, most_protected: int | None = None

@@ -216,10 +216,9 @@ def lost_tokens_uncounted() -> Plant:
     """What matched and could not be used is not counted."""
 
     def counted(world: World, **amounts: int) -> World:
-        amounts.pop("lost_tokens", None)
-        return count(world, **amounts)
+        return count(world, **{**amounts, "lost_tokens": 0})
 
-    return patch.object(admission, "count", counted)
+    return patch.object(accounts, "count", counted)
 
 
 @mutant

@@ -5,11 +5,9 @@ from dataclasses import replace
 from ignisd.engine.types import Place, Request, Reuse, Tier
 from ignisd.engine.volatile import Volatile
 from ignisd.engine.world import World, count, notice, tally
-from state.retention import Cut, Marks
+from state.retention import Cut
 from state.reuse import Match, Miss
 from state.tiers.stored import Stored
-
-NO_MARKS = Marks()
 
 
 def claimed(world: World, request: Request, found: Match | Miss, now_ms: float) -> World:
@@ -55,7 +53,7 @@ def account(
         restored: what a lower tier had beyond that.
     """
     world, volatile = _first_segment(world, request, found)
-    reuse = reuse_of(world, found, request.marks, restored)
+    reuse = reuse_of(world, request, found, restored)
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(
         world,
@@ -73,26 +71,28 @@ def account(
 
 def reuse_of(
     world: World,
+    request: Request,
     found: Match | Miss,
-    marks: Marks = NO_MARKS,
     restored: tuple[Stored, Tier] | None = None,
 ) -> Reuse:
-    """What a request with these marks reports that resumes there, or why it does not resume."""
+    """What a request reports that resumes there, or why it does not resume."""
     parted = found.diverged_at
     reuse = Reuse(
         cached_tokens=found.length,
         matched_tokens=found.matched_tokens,
         diverged_at=parted,
-        segment=None if parted is None else marks.segment_at(parted),
+        segment=None if parted is None else request.marks.segment_at(parted),
     )
     if restored is not None:
         stored, tier = restored
+        length, matched = stored.length, max(found.matched_tokens, stored.length)
         return replace(
             reuse,
-            cached_tokens=stored.length,
-            matched_tokens=max(found.matched_tokens, stored.length),
+            cached_tokens=length,
+            matched_tokens=matched,
             kind=stored.kind,
             tier=tier,
+            shortfall=world.index.shortfall(request.chain, request.prompt_tokens, length, matched),
         )
     if isinstance(found, Miss):
         return replace(reuse, miss=found)

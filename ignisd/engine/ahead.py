@@ -58,6 +58,10 @@ def _chosen(world: World, now_ms: float) -> World:
     short = world.slots.num_free == 0 or world.pages.num_free < pages_for(world.limits.step_tokens)
     if not short:
         return world
+    if tiers.ahead_asked is world.index:
+        return world  # it was too small for this, or lies below, and is still the next to go
+    tiers = replace(tiers, ahead_asked=world.index)
+    world = replace(world, tiers=tiers)
     found = next(victims(world, now_ms), None)
     if found is None or found[1].pinned or lies_below(tiers, found[1]):
         return world

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ignisd.engine.admission import awaits_leader, look_up, wanted_pages
+from ignisd.engine.check_tiers import check_tiers
 from ignisd.engine.room import gainable
 from ignisd.engine.types import Phase, Round
 from ignisd.engine.world import Sequence, World, free_lane, standing
@@ -28,6 +29,7 @@ def check_world(world: World) -> None:
     assert not lost, f"retained states {lost} lack their pages or their slot"
     _check_sequences(world)
     _check_captures(world)
+    check_tiers(world)
     numbers = [one.number for one in world.in_flight]
     assert numbers == sorted(set(numbers)), f"rounds under way out of order: {numbers}"
     counters = world.counters

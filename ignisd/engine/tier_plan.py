@@ -18,6 +18,7 @@ _MOST_ARENA_BYTES = 2 << 30
 _ARENA_DIVISOR = {CPU: 8}
 _ARENA_DIVISOR_ELSEWHERE = 2
 _CONTEXTS_PER_LANE = 4
+_CHEAP_ARENA_BYTES = 256 << 20
 _WINDOWS_UNDER_WAY = 4
 """One down and one up in each of two rounds."""
 
@@ -99,6 +100,9 @@ def plan_tiers(
     )
     arena_bytes = _auto_bytes(planned, platform, sizes, budget) if asked is None else asked
     planned = replace(planned, num_cells=arena_bytes // spec.page_bytes)
+    if window is None:
+        beside_image = max(planned.num_cells - planned.image_cells, 1)
+        planned = replace(planned, window_pages=min(planned.window_pages, beside_image))
     if asked:
         _refuse_small_arena(planned)
     if planned.disk_bytes:
@@ -121,7 +125,7 @@ def _auto_bytes(one_cell: TierSizes, platform: str, sizes: Sizes, budget: Budget
     if platform == CPU:
         state_cells = one_cell.image_cells + sizes.context_pages
         useful_cells = _CONTEXTS_PER_LANE * sizes.num_lanes * state_cells
-        most = min(most, useful_cells * one_cell.cell_bytes)
+        most = min(most, max(useful_cells * one_cell.cell_bytes, _CHEAP_ARENA_BYTES))
     return most if most >= one_cell.least_cells * one_cell.cell_bytes else 0
 
 

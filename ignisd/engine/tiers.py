@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from ignisd.engine.moves import ClearFiles, Lower, Order, Raise
 from state.retained import DEFAULT_TTL_MS
+from state.reuse import ReuseIndex
 from state.tiers.arena import Arena
 from state.tiers.condition import RETRY_MS
 from state.tiers.jobs import Cleared
@@ -82,6 +83,7 @@ class Tiers:
         transient: read from their files into the arena for a restore, and no longer than that.
         claimed: by round, the state that a sequence has resumed from with it.
         ahead: the large state that goes down window by window; None while none does.
+        ahead_asked: the index that was last asked for a state to go down ahead.
         arriving: those of which all has been sent and that have not landed.
         pins_seen: the values by which every pinned state of the device had its copy below, or
             could have none: it is asked again when one has changed.
@@ -104,6 +106,7 @@ class Tiers:
     transient: frozenset[int] = frozenset()
     claimed: tuple[tuple[int, int], ...] = ()
     ahead: Ahead | None = None
+    ahead_asked: ReuseIndex | None = None
     arriving: tuple[Ahead, ...] = ()
     pins_seen: tuple[object, object, object] = (None, None, None)
     clear_at_ms: float = 0.0

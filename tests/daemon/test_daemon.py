@@ -173,6 +173,22 @@ def test_closed_connections_give_their_descriptors_back(daemon: Daemon) -> None:
     assert len(list(held.iterdir())) <= before + 5
 
 
+def test_what_it_reserved_and_measured_is_told(daemon: Daemon) -> None:
+    told = json.loads(daemon.get("/v1/config"))
+    (planned,) = [line["bytes"] for line in told["memory"] if line["name"] == "kv_ram"]
+    kv_ram = told["kv_ram"]
+    assert planned == kv_ram["bytes"] == kv_ram["cells"] * told["page_bytes"] > 0
+    assert kv_ram["locked"] or "LimitMEMLOCK" in kv_ram["why_not_locked"]
+    assert kv_ram["measured"]["prefill_tokens_s"] > 0
+    settled = {key: one["settled"] for key, one in told["settings"].items() if "settled" in one}
+    assert settled["reuse.kv-host-pool-bytes"] == planned
+    assert 0 < settled["reuse.window-bytes"] <= 32 << 20
+    assert settled["reuse.kv-ram-floor"] % 64 == 0
+    log = daemon.log.read_text()
+    assert f"kv_ram_bytes={planned} " in log
+    assert f"window_bytes={settled['reuse.window-bytes']} " in log
+
+
 def test_settings_can_be_changed_while_it_serves(daemon: Daemon) -> None:
     def patch(**changes: object) -> httpx.Response:
         body = {key.replace("__", "."): value for key, value in changes.items()}

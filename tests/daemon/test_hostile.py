@@ -5,7 +5,9 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,9 +26,33 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     flags = ["--check", "on", *limits, "--compile-cache-dir", cache]
     with running(tmp_path_factory.mktemp("hostile"), *flags) as started:
         yield started
-        assert started.stop() == 0
-        # At its end the server cuts off connections that idle, and asyncio reports each.
-        assert "Traceback" not in started.log.read_text().split(" draining ")[0]
+        with idle_connections(started, 20):
+            assert started.stop() == 0
+        check_log(started.log.read_text())
+
+
+@contextmanager
+def idle_connections(daemon: Daemon, count: int) -> Iterator[None]:
+    """Connections that are open when the daemon ends, half of them amid a request."""
+    raws = [socket.create_connection(("127.0.0.1", daemon.port), timeout=30) for _ in range(count)]
+    try:
+        for raw in raws[::2]:
+            raw.sendall(
+                f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n".encode()
+            )
+        yield
+    finally:
+        for raw in raws:
+            raw.close()
+
+
+def check_log(log: str) -> None:
+    """Nothing that a client sent is in the log, and nothing was a surprise to the server."""
+    for word in ("Traceback", "Error", "never retrieved", "exception", "secret-of-a-prompt"):
+        assert word not in log, [line for line in log.splitlines() if word in line][:5]
+    lines = [line.split()[1:] for line in log.splitlines()]
+    assert all(words[0] in ("debug", "info", "warning", "error") for words in lines), log[-3000:]
+    assert not [words for words in lines if words[0] == "error"]
 
 
 @pytest.fixture(autouse=True)
@@ -202,3 +228,137 @@ def test_headers_that_lie(daemon: Daemon):
             assert b" 200 " not in got.split(b"\r\n")[0]
             assert b" 101 " not in got
             assert b"Traceback" not in got
+
+
+def exchange(daemon: Daemon, sent: bytes, *, ends: bool = False) -> bytes:
+    """What comes back to some bytes, until the server has said all it has to say for a second."""
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as raw:
+        got = b""
+        try:
+            raw.sendall(sent)
+            if ends:
+                raw.shutdown(socket.SHUT_WR)
+            raw.settimeout(60)
+            while b"\r\n\r\n" not in got:
+                piece = raw.recv(1 << 16)
+                if not piece:
+                    break
+                got += piece
+        except ConnectionError:
+            pass  # it had said what it had to say, and hung up
+    return got
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /health?" + b"a=b&" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"a: b\r\n" * 100_000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\ncookie: " + b"c" * 1_000_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x" * 1_000_000,
+        b"A" * 1_000_000,
+        b"\r\n" * 100_000,
+        bytes(range(256)) * 1000,
+    ],
+    ids=["path", "query", "headers", "cookie", "name", "method", "lines", "bytes"],
+)
+def test_heads_without_measure(daemon: Daemon, head: bytes):
+    first = exchange(daemon, head).split(b"\r\n")[0]
+    assert not first or first.split()[1] in (b"400", b"404", b"431")
+
+
+def test_requests_in_one_breath(daemon: Daemon):
+    """Sent ahead in hundreds, read slowly or not at all, with and without an end."""
+    content = json.dumps({"messages": USER, "max_tokens": 1}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+    many = (head.encode() + content) * 100
+    assert exchange(daemon, many).startswith(b"HTTP/1.1 200")
+    assert exchange(daemon, many, ends=True).startswith(b"HTTP/1.1 200")
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as raw:
+        raw.sendall(many)  # and gone
+
+
+def test_half_closed_clients_are_answered(daemon: Daemon):
+    for version in ("1.1", "1.0"):
+        sent = f"GET /health HTTP/{version}\r\nhost: localhost\r\n\r\n".encode()
+        assert exchange(daemon, sent, ends=True).startswith(b"HTTP/1.1 200")
+    content = json.dumps({"messages": USER, "max_tokens": 30, "temperature": 0}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+    answer = exchange(daemon, head.encode() + content, ends=True)
+    assert b" 200 " in answer.replace(b"HTTP/1.1 100 \r\n\r\n", b"").split(b"\r\n")[0]
+
+
+def tool(name: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters or {}}}
+
+
+def circle(width: int) -> dict[str, Any]:
+    return {"properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * width}}}
+
+
+def deep_schema(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "statuses"),
+    [
+        ({"stop": [f"s{n}" for n in range(1000)]}, {400}),
+        ({"stop": ["a" * 1024, "b" * 1024, "aa", "ab"]}, {200}),
+        ({"n": 10**9}, {400}),
+        ({"n": 8, "max_tokens": 8}, {200}),
+        ({"logit_bias": {str(n): 100 for n in range(5000)}}, {400}),
+        ({"tools": [tool("f", circle(100))]}, {200}),
+        ({"tools": [tool("f", deep_schema(200))]}, {200, 400}),
+        ({"tools": [tool("f", deep_schema(400))]}, {400}),
+        ({"tools": [tool("</function>")]}, {400}),
+        ({"tools": [{"type": "x" * 100_000}] * 5}, {200}),
+        ({"chat_template_kwargs": {"messages": []}}, {400}),
+        ({"chat_template_kwargs": {"x" * 1000: "y" * 1000, "loop": 1, "self": 2}}, {200, 400}),
+        ({"cache_salt": "\x00" * 10_000}, {200}),
+        ({"model": "e" * 100_000}, {404}),
+        ({"model": "../../etc/passwd"}, {404}),
+        ({"class": "a" * 100_000}, {400}),
+        ({"user": "secret-of-a-prompt", "metadata": {"a": "secret-of-a-prompt"}}, {200}),
+        ({"seed": 10**30}, {400}),
+        ({"temperature": 1e-300, "top_p": 1e-300, "min_p": 1.0}, {200}),
+        ({"max_tokens": 10**18, "stop": [" "]}, {200}),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_fields_without_measure(
+    daemon: Daemon, fields: dict[str, Any], statuses: set[int], streamed: bool
+):
+    body = {"messages": USER, "max_tokens": 2, "stream": streamed, **fields}
+    answer = httpx.post(daemon.url + CHAT, json=body, timeout=120)
+    assert answer.status_code in statuses, answer.text[:500]
+    if answer.status_code != 200:
+        assert len(answer.text) < 3000
+
+
+def test_many_answers_for_clients_that_vanish(daemon: Daemon):
+    body = {"messages": USER, "max_tokens": 500, "n": 8, "stream": True}
+    for wait_s in (0.0, 0.05, 0.2):
+        with (
+            httpx.Client(timeout=60) as session,
+            session.stream("POST", daemon.url + CHAT, json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            time.sleep(wait_s)
+
+
+def test_nothing_that_was_said_is_in_the_log(daemon: Daemon):
+    secret = "secret-of-a-prompt"
+    body = {"messages": [{"role": "user", "content": secret}], "max_tokens": 2}
+    headers = {"x-request-id": f"{secret} {secret}", "user-agent": secret}
+    assert httpx.post(daemon.url + CHAT, json=body, headers=headers, timeout=60).is_success
+    for path in (f"/{secret}", f"/v1/models/{secret}", f"/v1/reuse?limit={secret}"):
+        httpx.get(daemon.url + path, timeout=60)
+    httpx.post(daemon.url + CHAT, json={**body, "temperature": secret}, timeout=60)
+    httpx.patch(daemon.url + "/v1/config", json={secret: secret}, timeout=60)
+    httpx.patch(daemon.url + "/v1/config", json={"log.level": secret}, timeout=60)
+    assert secret not in daemon.log.read_text()

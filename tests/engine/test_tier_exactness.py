@@ -2,15 +2,23 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from ignisd.engine.spilling import draining, is_written_out
 from ignisd.engine.tiers import TierLimits, Tiers
 from ignisd.engine.types import FinishReason, Tier
 from state.spec import Class
+from state.tiers.adopt import adopt
 from state.tiers.arena import Arena
+from state.tiers.disk import Disk
+from state.tiers.format import Layout
+from state.tiers.scan import scan
+from state.tiers.shelf import Shelf
 from tests.engine.test_exactness import Cold
-from tests.engine.trees import Conversation, Model, Server, model, sampling_for
+from tests.engine.trees import FINGERPRINT, Conversation, Model, Server, model, sampling_for
 
 
 def tiers_for(served: Model, num_pages: int, window_pages: int) -> Tiers:
@@ -54,7 +62,10 @@ def press(server: Server, cold: Cold, seed: int, tiers: Counter[str]) -> None:
         tiers[str(finish.reuse.tier)] += 1
 
 
-@pytest.mark.parametrize(("name", "window_pages"), [("ember", 1), ("ember", 12), ("tiny", 3)])
+@pytest.mark.parametrize(
+    ("name", "window_pages"),
+    [("ember", 2), ("tiny", 3), pytest.param("ember", 12, marks=pytest.mark.slow)],
+)
 def test_what_comes_back_from_below_gives_equal_bits(name: str, window_pages: int) -> None:
     served = model(name)
     server = Server(served, tiers=tiers_for(served, 200, window_pages))
@@ -69,7 +80,50 @@ def test_what_comes_back_from_below_gives_equal_bits(name: str, window_pages: in
 
 def test_what_finds_no_room_below_is_computed_anew_with_equal_bits() -> None:
     served = model("ember")
-    server = Server(served)
-    cold = Cold(served)
-    press(server, cold, 5, Counter())
+    server, cold = Server(served), Cold(served)
+    for seed in range(3):
+        press(server, cold, seed, Counter())
     assert server.world.counters.recomputed, server.world.counters
+
+
+def shelf_for(server: Tiers, root: Path, adopted_ms: float | None = None) -> Tiers:
+    """The tiers with files below, all that were found there adopted if a time is given."""
+    arena = server.arena
+    layout = Layout(FINGERPRINT, arena.cell_bytes, arena.image_cells)
+    shelf = Shelf.empty(root, layout, 1 << 30)
+    limits = replace(server.limits, low_cells=arena.num_cells // 2)
+    if adopted_ms is not None:
+        found = scan(Disk(), root, layout, deep=True)
+        assert found.records, "nothing was written before the restart"
+        shelf = adopt(shelf, found, 1, adopted_ms, adopted_ms, limits.ttl_ms)
+    return replace(server, limits=limits, shelf=shelf)
+
+
+def test_what_comes_back_from_files_gives_equal_bits_also_after_a_restart(tmp_path: Path) -> None:
+    served, arena_pages = model("ember"), 70
+    cold, tiers = Cold(served), Counter[str]()
+    below = shelf_for(tiers_for(served, arena_pages, 8), tmp_path)
+    server = Server(served, tiers=below, disk=Disk())
+    for seed in range(4):
+        press(server, cold, seed, tiers)
+    assert tiers["kv_disk"], tiers
+    write_out(server)
+
+    again = Server(
+        served, tiers=shelf_for(tiers_for(served, arena_pages, 8), tmp_path, 1.0), disk=Disk()
+    )
+    again.world = replace(again.world, next_retained_id=10_000)
+    tiers.clear()
+    for seed in range(4):
+        press(again, cold, seed, tiers)
+    assert tiers["kv_disk"], tiers
+
+
+def write_out(server: Server) -> None:
+    """End as the daemon ends: what is retained goes to files, what is not wanted is removed."""
+    server.world = draining(server.world)
+    for _ in range(400):
+        server.turn()
+        if is_written_out(server.world, server.now_ms):
+            return
+    raise AssertionError("the state was never written out")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_planned, check_world
+from ignisd.engine.files import FileThreads
 from ignisd.engine.programs import DeviceState, Programs, Shape, compile_programs, empty_device
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.tiers import Tiers
@@ -29,8 +30,10 @@ from ignisd.model.weights import load, random_params
 from state.chain import chain_of
 from state.retention import Marks, RetentionPolicy
 from state.spec import Class, Fingerprint, KvFormat
+from state.tiers.disk import Disk
 from tests.model.make_random_checkpoint import SIZES
 
+FINGERPRINT = Fingerprint.of(test="trees")
 NUM_IMAGES = 2
 NUM_LANES = 3
 MAX_CONTEXT = 1024
@@ -96,6 +99,7 @@ class Server:
     model: Model
     reuse: bool = True
     tiers: Tiers | None = None
+    disk: Disk | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     cached_tokens: int = 0
 
@@ -104,13 +108,15 @@ class Server:
         device: DeviceState = empty_device(self.model.spec, shape)
         # What was never written must never be read.
         device.pool = jax.tree.map(_poisoned, device.pool)
+        rows = self._rows()
+        self.files = None if self.disk is None or rows is None else FileThreads(self.disk, rows)
         self.runner = DeviceRunner(
             self.model.params,
             shape,
             self.model.programs,
             device,
             NUM_SLOTS - shape.num_device_slots,
-            rows=self._rows(),
+            rows=rows,
             keep_logits=True,
         )
         self.world = new_world(
@@ -123,7 +129,7 @@ class Server:
                 reuse=self.reuse,
             ),
             RetentionPolicy(0, min_interrupted_tokens=64),
-            Fingerprint.of(test="trees"),
+            FINGERPRINT,
             num_pages=shape.num_pages,
             num_device_slots=shape.num_device_slots,
             num_host_slots=NUM_SLOTS - shape.num_device_slots,
@@ -180,6 +186,7 @@ class Server:
         check_planned(self.world, work, self.now_ms)
         self.world, events = scheduler.take_events(self.world)
         self._fold(events)
+        self.world, orders = scheduler.take_orders(self.world)
         before, self._under_way = (
             self._under_way,
             None if work is None else self.runner.run(work),
@@ -189,6 +196,9 @@ class Server:
                 self.world, self.runner.fetch(before), self.now_ms
             )
             self._fold(events)
+        for order in orders:
+            assert self.files is not None, "an order for files without a disk"
+            self.world = self.files.execute(order)(self.world, self.now_ms)
 
     def drain(self) -> None:
         """Turn until nothing is left."""

@@ -55,7 +55,8 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture(scope="module")
-def load() -> Iterator[Load]:
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+    settings = replace(SMALL, kv_disk_bytes=64 * MIB, kv_disk_path=tmp_path_factory.mktemp("files"))
     before = jax.config.values["jax_compilation_cache_dir"]
     lines = Lines()
     logger = logging.getLogger("ignisd.load")
@@ -65,9 +66,9 @@ def load() -> Iterator[Load]:
     cache = str(Path.cwd() / ".pytest_cache" / "ignisd")
     try:
         model = load_model(
-            SMALL, {"CACHE_DIRECTORY": cache}, lambda: datetime.now(UTC), lambda done: None
+            settings, {"CACHE_DIRECTORY": cache}, lambda: datetime.now(UTC), lambda done: None
         )
-        yield Load(model, plan_model(SMALL, this_machine()), lines.fields)
+        yield Load(model, plan_model(settings, this_machine()), lines.fields)
         if model.below.arena is not None and model.below.arena.rows.size:
             model.close()
     finally:
@@ -115,7 +116,10 @@ def test_the_start_says_what_is_retained_where_and_from_when_it_comes_back(load:
     assert told["kinds"] == "prefix,checkpoint,turn_open,junction,interrupted"
     assert (told["interval_tokens"], told["host_slots"], told["device_slots"]) == (0, 6, 0)
     assert (told["page_bytes"], told["image_bytes"]) == (plan.page_bytes, plan.image_bytes)
-    assert (told["ttl_s"], told["kv_disk_bytes"]) == (7.0, 0)
+    assert (told["ttl_s"], told["kv_disk_bytes"]) == (7.0, 64 * MIB)
+    tiers = load.model.world.tiers
+    assert tiers is not None
+    assert told["kv_disk_floor"] == shown_floor(tiers.limits.disk_floor_tokens)
     assert told["kv_ram_bytes"] == plan.line_bytes("kv_ram")
     assert told["kv_ram_floor"] == below.ram_floor_tokens
     assert told["window_bytes"] == below.window_bytes
@@ -133,7 +137,12 @@ def test_the_control_plane_is_told_too(load: Load) -> None:
     assert facts.settled["reuse.window-bytes"] == below.window_bytes
     assert facts.settled["reuse.kv-ram-floor"] == shown_floor(below.ram_floor_tokens)
     assert facts.settled["reuse.retained-host"] == 6
-    assert "kv.disk-path" not in facts.settled
+    assert facts.settled["spec.decode-lanes"] == 2
+    tiers = load.model.world.tiers
+    assert tiers is not None
+    assert below.disk is not None
+    assert facts.settled["kv.disk-path"] == str(below.disk.root)
+    assert facts.settled["kv.disk-floor"] == shown_floor(tiers.limits.disk_floor_tokens)
     assert facts.kv_ram is not None
     assert below.arena is not None
     assert facts.kv_ram["locked"] is below.arena.locked
@@ -141,11 +150,23 @@ def test_the_control_plane_is_told_too(load: Load) -> None:
     assert facts.kv_ram["measured"] == load.logged["rates"]
 
 
+def test_a_folder_that_another_has_is_refused_in_words(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although that shows only when the model is loaded, and much views the arena by then."""
+    plan = load.model.below.disk
+    assert plan is not None
+    settings = replace(SMALL, kv_disk_bytes=64 * MIB, kv_disk_path=plan.root)
+    monkeypatch.setattr("ignisd.load._keep_compiled", lambda folder: None)
+    with pytest.raises(ConfigError, match="belongs to another ignisd"):
+        load_model(settings, {}, lambda: datetime.now(UTC), lambda done: None)
+
+
 def test_the_arena_goes_back_once_nobody_views_it(load: Load) -> None:
     """The last of this module's tests: afterwards the model cannot run."""
     arena = load.model.below.arena
     assert arena is not None
-    load.model.close()
+    assert load.model.close()
     assert arena.rows.size == 0
 
 
@@ -250,7 +271,10 @@ def test_pages_cross_in_windows_only_where_the_device_has_its_own_memory() -> No
     card = plan_model(settings, Machine("gpu", 64 << 30, 80 << 30))
     assert _shape(card).window_pages == card.tiers.window_pages == 32 * MIB // 32768
     few = plan_model(SMALL, Machine("gpu", 64 << 30, 80 << 30))
-    assert _shape(few).window_pages == few.tiers.num_cells == 4 * MIB // 32768
+    assert _shape(few).window_pages == few.tiers.window_pages == 4 * MIB // 32768 - 7
+    wide = replace(SMALL, reuse_window_bytes=1 << 30)
+    card = plan_model(wide, Machine("gpu", 64 << 30, 80 << 30))
+    assert _shape(card).window_pages == card.tiers.num_cells == 4 * MIB // 32768
     none = replace(SMALL, reuse_kv_host_pool_bytes=0)
     assert _shape(plan_model(none, Machine("gpu", 64 << 30, 80 << 30))).window_pages == 0
 
@@ -295,3 +319,10 @@ def test_a_load_that_fails_gives_the_arena_back(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConfigError, match="weights are broken"):
         load_model(SMALL, {}, lambda: datetime.now(UTC), lambda done: None)
     assert [np.size(arena.rows) for arena in kept] == [0]
+
+
+def test_the_manager_is_asked_for_the_time_that_writing_out_may_take() -> None:
+    asked = Settings(server_drain_timeout=30, kv_disk_drain_ms=2500)
+    assert daemon.ending_s(asked) == 30
+    assert daemon.ending_s(replace(asked, kv_disk_bytes=MIB)) == 32.5
+    assert daemon.ending_s(replace(asked, kv_disk_bytes=MIB, kv_disk_persist=False)) == 30

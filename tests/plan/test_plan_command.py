@@ -8,6 +8,7 @@ import pytest
 
 from ignisd import cli
 from ignisd.errors import ConfigError
+from ignisd.machine import HostMemory
 from ignisd.model import tensors
 from ignisd.planning import Machine, plan_model
 from ignisd.settings import Settings
@@ -53,6 +54,21 @@ def test_the_embedded_model_on_this_machine(capsys: pytest.CaptureFixture[str]) 
     assert found["settled"]["vram.kv-pool-bytes"] == held["device KV pool"]
     assert found["settled"]["reuse.kv-ram-floor"] == "measured at start"
     assert "kv.disk-bytes" not in found["settled"]
+
+
+def test_a_control_group_bounds_all_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostMemory(installed_bytes=64 * GIB, limit_bytes=GIB)
+    monkeypatch.setattr("ignisd.planning.read_host_memory", lambda: memory)
+    found = planned(capsys)
+    assert found["machine"]["host_bytes"] == GIB
+    assert found["budget_bytes"] == GIB // 4
+    assert sizes(found)["host kv_ram"] == GIB // 8
+    assert cli.main(["plan", "--reuse-kv-host-pool-bytes", "1G"]) == cli.REFUSED
+    refused = capsys.readouterr().err
+    assert "this process may use 1024.0 MiB" in refused
+    assert "--reuse-kv-host-pool-bytes (now 1024.0 MiB)" in refused
 
 
 def test_the_text_shows_the_table_and_what_auto_came_to(

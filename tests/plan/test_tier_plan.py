@@ -93,9 +93,11 @@ def test_auto_leaves_the_rest_of_the_plan_its_memory() -> None:
 
 
 def test_auto_takes_no_more_than_four_full_contexts_a_lane_on_a_cpu() -> None:
-    sizes = Sizes(2, 256, 8, 0, 1000)
-    assert tiers(sizes=sizes).num_cells == 4 * 2 * (IMAGE_CELLS + 16)
+    sizes = Sizes(2, 256, 8, 0, 8_000)
+    assert tiers(sizes=sizes).num_cells == 4 * 2 * (IMAGE_CELLS + 125)
     assert tiers(sizes=sizes, platform="gpu").num_cells == 2 * GIB // PAGE
+    short = Sizes(1, 256, 8, 0, 64)
+    assert tiers(sizes=short).arena_bytes == 256 * MIB
 
 
 def test_auto_is_nothing_where_not_even_one_state_would_fit() -> None:
@@ -129,6 +131,15 @@ def test_the_window_is_whole_pages_and_one_at_least() -> None:
     assert tiers(Settings(reuse_window_bytes=0)).window_pages == 1
     on_gpu = tiers(platform="gpu")
     assert (on_gpu.window_pages, on_gpu.window_measured) == (32 * MIB // PAGE, False)
+
+
+def test_a_window_that_nobody_asked_for_fits_beside_an_image() -> None:
+    for num_cells, pages in ((IMAGE_CELLS + 5, 5), (IMAGE_CELLS + 1, 1), (1000, 32 * MIB // PAGE)):
+        asked = Settings(reuse_kv_host_pool_bytes=num_cells * PAGE, kv_disk_bytes=GIB)
+        for platform in ("cpu", "gpu"):
+            assert tiers(asked, platform).window_pages == pages
+    asked = Settings(reuse_kv_host_pool_bytes=(IMAGE_CELLS + 1) * PAGE, reuse_window_bytes=GIB)
+    assert tiers(asked).window_pages == 1024
 
 
 def test_files_need_an_arena_that_holds_an_image_and_a_window() -> None:

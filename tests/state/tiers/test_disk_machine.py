@@ -163,6 +163,6 @@ def test_long_walks_fill_the_disk() -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(6):
         with scratch() as root:
-            outcomes += walk_disk(root, seed, 250).outcomes
+            outcomes += walk_disk(root, seed, 150).outcomes
     seen = ("landed", "failed", "restored", "corrupt", "refused", "displaced", "restarted", "left")
     assert min(outcomes[one] for one in seen) > 1, outcomes
