@@ -230,6 +230,7 @@ def _chain(tokens: Sequence[int] | Chain) -> Chain:
 
 def moved_bytes(work: Round, image_cells: int) -> int:
     """What a round moves between the device and the arena, images included."""
-    pages = sum(len(one.pages) for one in (*work.lowers, *work.raises))
-    images = sum(bool(one.image_cells) for one in (*work.lowers, *work.starts))
+    pages = sum(len(low.pages) for low in work.lowers) + sum(len(up.pages) for up in work.raises)
+    images = sum(bool(low.image_cells) for low in work.lowers)
+    images += sum(bool(start.image_cells) for start in work.starts)
     return (pages + images * image_cells) * CELL_BYTES
