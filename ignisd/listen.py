@@ -121,6 +121,7 @@ def http_options(settings: Settings, keys: KeyRing) -> HttpOptions:
         ),
         max_body_bytes=_DEFAULT_BODY_BYTES if body_bytes is None else body_bytes,
         request_timeout_s=settings.server_request_timeout,
+        max_preparing=settings.server_queue,
         compat_metrics=settings.metrics_compat == "vllm",
     )
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -112,7 +113,8 @@ def load_model(
     try:
         return _loaded(settings, planned, info, below, report)
     except BaseException:
-        below.close()
+        with suppress(BufferError):  # the frames of the error view it: the memory goes with them
+            below.close()
         raise
 
 

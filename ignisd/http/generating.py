@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.output import AnswerReader
 from ignisd.http.answer import Answer, Shapes
-from ignisd.http.body import read_json_body
+from ignisd.http.body import read_json_body, while_connected
 from ignisd.http.choices import take
 from ignisd.http.counters import HttpCounters
 from ignisd.http.guard import scope_key
@@ -49,7 +49,8 @@ class Generating(ABC, Generic[P]):
         self._service.require()
         body = await read_json_body(request, self._options)
         _, model = self._service.require()
-        prepared = await self._prepare(body, model, scope_key(request))
+        preparing = self._prepare(body, model, scope_key(request))
+        prepared = await while_connected(request, preparing)
         engine, model = self._service.require()
         name = f"{self.prefix}-{self._options.draw_name()}"
         wanted = self._intake.engine_requests(prepared, model, name)

@@ -20,7 +20,7 @@ from ignisd.engine.types import Place, Tier
 from ignisd.engine.world import World
 from ignisd.errors import EngineFailure, RequestError
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body
+from ignisd.http.body import read_json_body, while_connected
 from ignisd.http.guard import scope_key
 from ignisd.http.intake import Intake, Prepared, PreparedPlain
 from ignisd.http.options import HttpOptions
@@ -70,10 +70,16 @@ class RetainedStates:
         body = await read_json_body(request, self._options)
         _, model = self._service.require()
         chat = await self._intake.run(lambda: is_chat(body))
-        prepare = self._intake.prepare_chat if chat else self._intake.prepare_plain
-        prepared = await prepare(body, model, scope_key(request))
+        prepared = await while_connected(request, self._prepared(chat, body, model, request))
         engine, model = self._service.require()
         return JsonResponse(self._explained(engine.world, prepared, model))
+
+    async def _prepared(
+        self, chat: bool, body: bytes, model: ModelInfo, request: Request
+    ) -> Prepared | PreparedPlain:
+        if chat:
+            return await self._intake.prepare_chat(body, model, scope_key(request))
+        return await self._intake.prepare_plain(body, model, scope_key(request))
 
     def _explained(
         self, world: World, prepared: Prepared | PreparedPlain, model: ModelInfo

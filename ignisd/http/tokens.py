@@ -15,7 +15,7 @@ from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.types import TokenArray
 from ignisd.errors import ContextLengthExceeded, RequestError
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body
+from ignisd.http.body import read_json_body, while_connected
 from ignisd.http.intake import Intake, check_model
 from ignisd.http.options import HttpOptions
 from ignisd.http.plain import parse_plain, tokens_of
@@ -58,13 +58,15 @@ class Tokens:
         body = await read_json_body(request, self._options)
         _, model = self._service.require()
         policies = self._options.chat
-        return JsonResponse(await self._intake.run(partial(_tokenize, body, model, policies)))
+        counting = self._intake.run(partial(_tokenize, body, model, policies))
+        return JsonResponse(await while_connected(request, counting))
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens, special ones spelled out."""
         body = await read_json_body(request, self._options)
         _, model = self._service.require()
-        return JsonResponse(await self._intake.run(partial(_detokenize, body, model)))
+        spelling = self._intake.run(partial(_detokenize, body, model))
+        return JsonResponse(await while_connected(request, spelling))
 
 
 def is_chat(body: bytes) -> bool:

@@ -150,6 +150,18 @@ def test_the_control_plane_is_told_too(load: Load) -> None:
     assert facts.kv_ram["measured"] == load.logged["rates"]
 
 
+def test_a_folder_that_another_has_is_refused_in_words(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although that shows only when the model is loaded, and much views the arena by then."""
+    plan = load.model.below.disk
+    assert plan is not None
+    settings = replace(SMALL, kv_disk_bytes=64 * MIB, kv_disk_path=plan.root)
+    monkeypatch.setattr("ignisd.load._keep_compiled", lambda folder: None)
+    with pytest.raises(ConfigError, match="belongs to another ignisd"):
+        load_model(settings, {}, lambda: datetime.now(UTC), lambda done: None)
+
+
 def test_the_arena_goes_back_once_nobody_views_it(load: Load) -> None:
     """The last of this module's tests: afterwards the model cannot run."""
     arena = load.model.below.arena
