@@ -52,8 +52,9 @@ def account(
         found: what the device had for it.
         restored: what a lower tier had beyond that.
     """
-    world, volatile = _first_segment(world, request, found)
     reuse = reuse_of(world, request, found, restored)
+    shared = reuse.matched_tokens if reuse.diverged_at is None else reuse.diverged_at
+    world, volatile = _first_segment(world, request, shared)
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(
         world,
@@ -86,6 +87,9 @@ def reuse_of(
     if restored is not None:
         stored, tier = restored
         length, matched = stored.length, max(found.matched_tokens, stored.length)
+        if parted is not None and parted < length:
+            # It parts there from what the device has, and not from what is restored.
+            reuse = replace(reuse, diverged_at=None, segment=None)
         return replace(
             reuse,
             cached_tokens=length,
@@ -107,14 +111,13 @@ def reuse_of(
 
 
 def _first_segment(
-    world: World, request: Request, found: Match | Miss
+    world: World, request: Request, shared_tokens: int
 ) -> tuple[World, Volatile | None]:
     """Compare the request's system block with those before it."""
     system_end = request.marks.system_end
     if system_end is None or not (world.limits.reuse and request.reuse):
         return world, None
-    shared = found.matched_tokens if found.diverged_at is None else found.diverged_at
-    segments, volatile = world.first_segments.seen(request.chain, system_end, shared)
+    segments, volatile = world.first_segments.seen(request.chain, system_end, shared_tokens)
     world = replace(world, first_segments=segments)
     if volatile is not None and volatile.warn:
         world = notice(

@@ -161,6 +161,14 @@ class Tiered(Harness):
         """Turn until a request stands there."""
         self.until(lambda: self.phase(request_id) is phase)
 
+    def until_stepped(self, request_id: int, steps: int) -> None:
+        """Turn until a request has been stepped so often."""
+        self.until(lambda: self.stepped(request_id) >= steps)
+
+    def until_said(self, request_id: int, tokens: int) -> None:
+        """Turn until so many tokens of an answer were delivered."""
+        self.until(lambda: len(self.answers[request_id]) >= tokens)
+
     def phases(self) -> dict[int, str]:
         """Where each request stands."""
         return {key: str(seq.phase) for key, seq in self.world.sequences.items()}
@@ -218,7 +226,7 @@ class Tiered(Harness):
         """Whether the same is retained on the device."""
         return self.world.index.find(_chain(tokens), length) is not None
 
-    def decoding(self, request_id: int) -> int:
+    def stepped(self, request_id: int) -> int:
         """In how many rounds so far a request stepped."""
         steps = (step for work in self.device.rounds for step in work.decode)
         return sum(step.sequence_id == request_id for step in steps)
@@ -230,6 +238,7 @@ def _chain(tokens: Sequence[int] | Chain) -> Chain:
 
 def moved_bytes(work: Round, image_cells: int) -> int:
     """What a round moves between the device and the arena, images included."""
-    pages = sum(len(one.pages) for one in (*work.lowers, *work.raises))
-    images = sum(bool(one.image_cells) for one in (*work.lowers, *work.starts))
+    pages = sum(len(low.pages) for low in work.lowers) + sum(len(up.pages) for up in work.raises)
+    images = sum(bool(low.image_cells) for low in work.lowers)
+    images += sum(bool(start.image_cells) for start in work.starts)
     return (pages + images * image_cells) * CELL_BYTES
