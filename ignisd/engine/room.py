@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from ignisd.engine.demotion import demote, lies_below
 from ignisd.engine.stats import PinEnd, SkipReason, Use
-from ignisd.engine.tiers import emptied
+from ignisd.engine.tiers import emptied, retained_ids
 from ignisd.engine.types import Tier
 from ignisd.engine.world import Sequence, World, count, tally
 from state.chain import Chain
@@ -46,8 +46,8 @@ def flush(world: World) -> World:
     world = flush_device(world)
     if world.tiers is None:
         return world
-    tiers, num_gone = emptied(world.tiers)
-    return count(replace(world, tiers=tiers), flushed=num_gone)
+    num_gone = len(retained_ids(world.tiers))
+    return count(replace(world, tiers=emptied(world.tiers)), flushed=num_gone)
 
 
 def flush_device(world: World) -> World:

@@ -152,20 +152,20 @@ def let_go(tiers: Tiers, stored_id: int) -> Tiers:
     return _settled(tiers, stored_id)
 
 
-def emptied(tiers: Tiers) -> tuple[Tiers, int]:
-    """Every retained state goes, as soon as nothing touches it; live ones stay.
-
-    Returns:
-        the tiers, and how many states that are.
-    """
-    gone = {one.id for one in tiers.arena.index if not one.is_live}
-    gone |= {one.id for one in tiers.arena.pending.values() if not one.is_live}
-    if tiers.shelf is not None:
-        gone |= {one.id for one in tiers.shelf.index if not one.is_live}
-    gone -= tiers.orphans
-    for stored_id in sorted(gone):
+def emptied(tiers: Tiers) -> Tiers:
+    """Every retained state goes, as soon as nothing touches it; live ones stay."""
+    for stored_id in sorted(retained_ids(tiers)):
         tiers = given_up(tiers, stored_id)
-    return tiers, len(gone)
+    return tiers
+
+
+def retained_ids(tiers: Tiers) -> set[int]:
+    """The retained states in any lower tier or on the way there, those given up left out."""
+    found = {one.id for one in tiers.arena.index if not one.is_live}
+    found |= {one.id for one in tiers.arena.pending.values() if not one.is_live}
+    if tiers.shelf is not None:
+        found |= {one.id for one in tiers.shelf.index if not one.is_live}
+    return found - tiers.orphans
 
 
 def without_file(tiers: Tiers, stored_id: int) -> Tiers:
