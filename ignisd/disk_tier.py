@@ -164,7 +164,8 @@ def _read_rate(
     a full disk forbids. Where there is neither, nothing can be said and a slow disk is assumed.
     """
     folder = directory_of(plan.root, layout.fingerprint)
-    used_bytes = sum(one.num_bytes for one in (*found.foreign, *found.left))
+    used_bytes = sum(one.num_bytes for one in found.foreign)
+    used_bytes += sum(one.num_bytes for one in found.left)
     used_bytes += sum(whole_blocks(record.file_bytes) for record in found.records)
     largest = max(found.records, key=lambda record: record.file_bytes, default=None)
     try:
