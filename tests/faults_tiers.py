@@ -27,8 +27,10 @@ from ignisd.engine.types import LaneStart, Phase, Request, Tier
 from ignisd.engine.world import Below, World, count
 from state import ranking, reuse
 from state.retained import Rank
-from state.reuse import Miss
+from state.reuse import Miss, MissReason
 from state.tiers.format import StateCorrupt
+from state.tiers.jobs import fetch as fetch_file
+from state.tiers.jobs import store as store_file
 from state.tiers.shelf import Shelf
 from tests.planting import mutant
 
@@ -113,7 +115,7 @@ def ties_go_down() -> Plant:
     """A state that is on the device as well is restored from below."""
 
     def look(world: World, request: Request, found: Any, real: Any) -> Any:
-        less = Miss(restoring.MissReason.NO_MATCH) if found.length else found
+        less = Miss(MissReason.NO_MATCH) if found.length else found
         _, below = real(world, request, less)
         if below is not None and below.stored.length >= found.length:
             return found, below
@@ -174,7 +176,7 @@ def cells_given_back_while_they_are_read() -> Plant:
 @mutant
 def corrupt_file_served() -> Plant:
     """A file that fails its checks is used as it is."""
-    real = files.fetch
+    real = fetch_file
 
     def fetch(*args: Any) -> None:
         with suppress(StateCorrupt):
@@ -280,7 +282,7 @@ def everybody_restores() -> Plant:
 @mutant
 def tier_of_a_restore_unsaid() -> Plant:
     """What came from a file is told to have been in host memory."""
-    real = restoring.account
+    real = accounts.account
 
     def account(world: World, request: Any, found: Any, restored: Any) -> Any:
         return real(world, request, found, (restored[0], Tier.KV_RAM))
@@ -312,7 +314,7 @@ def files_hold_the_engine_up() -> Plant:
 @mutant
 def a_failed_file_stops_everything() -> Plant:
     """A file that cannot be written is an error of whoever ordered it."""
-    real = files.store
+    real = store_file
 
     def store(*args: Any) -> Any:
         outcome = real(*args)

@@ -56,7 +56,7 @@ def test_v59_a_prompt_that_was_half_read_is_read_on() -> None:
 @catches("waits-where-it-could-be-computed", "told-again-after-a-replay")
 def test_v59_without_room_below_all_is_computed_anew_and_counted() -> None:
     harness = Tiered(num_lanes=1, num_cells=3)
-    agent = harness.submit(words(130, 1), max_tokens=80, cls=Class.AGENT)
+    agent = harness.submit(words(130, 1), max_tokens=80, cls=Class.AGENT, reuse=False)
     harness.until_stepped(agent, 30)
     said = len(harness.answers[agent])
     person = interrupted_by(harness, agent, words(90, 2))
