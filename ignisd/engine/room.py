@@ -134,22 +134,22 @@ class Wish:
 
 
 def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] | SkipReason:
-    """A slot for a new state, owned by `world.next_retained_id`, or why there is none.
+    """A slot for a new state, owned by the number that it gets, or why there is none.
 
     When all slots are taken, the lowest ranked retained state gives way if the new one ranks
     above it.
     """
-    owner = world.next_retained_id
-    taken = world.slots.take(owner)
+    taken = world.slots.take(world.next_retained_id)
     if taken is None:
         lowest = next(victims(world, now_ms), None)
         if lowest is None or not _gives_way(world, *lowest, wish, now_ms):
             return SkipReason.NO_SLOT
         world = give_up(world, lowest[1], now_ms)
-        taken = world.slots.take(owner)
+        # What goes down has taken a number of its own.
+        taken = world.slots.take(world.next_retained_id)
         assert taken is not None, f"slot {lowest[1].slot} was given up and is not free"
     slots, slot = taken
-    return replace(world, slots=slots, next_retained_id=owner + 1), slot
+    return replace(world, slots=slots, next_retained_id=world.next_retained_id + 1), slot
 
 
 def _gives_way(world: World, held_rank: Rank, held: Retained, wish: Wish, now_ms: float) -> bool:
