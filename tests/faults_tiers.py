@@ -28,6 +28,7 @@ from ignisd.engine.world import Below, World, count
 from state import ranking, reuse
 from state.retained import Rank
 from state.reuse import Miss, MissReason
+from state.tiers import index as tier_index
 from state.tiers.format import StateCorrupt
 from state.tiers.jobs import fetch as fetch_file
 from state.tiers.jobs import store as store_file
@@ -380,3 +381,9 @@ def kinds_do_not_rank() -> Plant:
 def old_turns_keep_their_rank() -> Plant:
     """What a later checkpoint of the same conversation has taken the place of holds its own."""
     return patch.object(reuse, "_sunk", lambda entries, members: entries)
+
+
+@mutant
+def a_page_more_is_asked_for_below() -> Plant:
+    """A lower tier is asked only for what leaves a whole page to read."""
+    return patch.object(tier_index, "resume_points", lambda tokens: range(64, tokens - 64, 64))
