@@ -56,7 +56,7 @@ def test_v23_every_stored_image_is_that_of_its_position() -> None:
     assert compared > 100
 
 
-@catches("image-of-the-neighbour", "pages-rise-in-another-order", "a-restore-consumes")
+@catches("image-of-the-neighbour", "a-restore-consumes", "demoted-though-it-lies-below")
 def test_v71_ten_prompts_come_back_from_host_memory_each_with_its_own_answer() -> None:
     harness = Tiered(num_host_slots=1, num_cells=300, window_pages=2)
     prompts = [words(200 + 64 * (who % 3), who) for who in range(10)]
@@ -137,8 +137,10 @@ def test_v77_what_goes_down_is_asked_for_where_it_lies() -> None:
 def test_v82_what_an_answer_wrote_is_nobody_elses_and_a_continuation_hits_the_opener() -> None:
     harness = Tiered(num_lanes=2, num_host_slots=4, num_pages=300)
     prompt = words(140, 1)
-    asked = {"marks": Marks(opener=140), "max_tokens": 400, "cls": Class.AGENT}
-    agents = [harness.submit(prompt, **asked) for _ in range(2)]
+    agents = [
+        harness.submit(prompt, marks=Marks(opener=140), max_tokens=400, cls=Class.AGENT)
+        for _ in range(2)
+    ]
     harness.until(lambda: all(len(harness.answers[one]) > 280 for one in agents))
     for who in range(2):
         harness.submit(words(80, 2 + who), max_tokens=60)
