@@ -28,6 +28,7 @@ from ignisd.engine.world import Below, World, count
 from state import ranking, reuse
 from state.retained import Rank
 from state.reuse import Miss, MissReason
+from state.tiers import index as tier_index
 from state.tiers.format import StateCorrupt
 from state.tiers.jobs import fetch as fetch_file
 from state.tiers.jobs import store as store_file
@@ -380,3 +381,46 @@ def kinds_do_not_rank() -> Plant:
 def old_turns_keep_their_rank() -> Plant:
     """What a later checkpoint of the same conversation has taken the place of holds its own."""
     return patch.object(reuse, "_sunk", lambda entries, members: entries)
+
+
+@mutant
+def a_page_more_is_asked_for_below() -> Plant:
+    """A lower tier is asked only for what leaves a whole page to read."""
+    return patch.object(tier_index, "resume_points", lambda tokens: range(64, tokens - 64, 64))
+
+
+@mutant
+def cells_go_before_their_file_is_whole() -> Plant:
+    """A state leaves the arena as soon as its file was ordered."""
+    real = spilling._written_out
+
+    def written_out(world: World, *args: Any) -> World:
+        world = real(world, *args)
+        assert world.tiers is not None
+        held = world.tiers.arena.release(args[1].id)
+        gone = replace(world.tiers, arena=held.drop(args[1].id))
+        return replace(world, tiers=gone)
+
+    return patch.object(spilling, "_written_out", written_out)
+
+
+@mutant
+def nothing_bounds_the_files() -> Plant:
+    """Files are written for as long as there is something to write."""
+    real = Shelf.plan
+
+    def plan(self: Shelf, *args: Any) -> Any:
+        return real(replace(self, ceiling_bytes=1 << 60), *args)
+
+    return patch.object(Shelf, "plan", plan)
+
+
+@mutant
+def kept_for_who_asked_for_none() -> Plant:
+    """A request that asked for no reuse leaves its state to others all the same."""
+    real = accounts.cuts_of
+
+    def cuts(world: World, request: Request, found: Any) -> Any:
+        return real(world, replace(request, reuse=True), found)
+
+    return patch.object(admission, "cuts_of", cuts)

@@ -8,7 +8,7 @@ holds its cells, is not findable, and nobody shares the cells that are still to 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,7 +51,7 @@ class Arena:
     places: ShardMap[Located]
     index: TierIndex
     pending: dict[int, Stored]
-    beginnings: OrderedSet[Begins]
+    beginnings: OrderedSet[Begins] = field(repr=False)
 
     @staticmethod
     def empty(num_cells: int, image_cells: int, cell_bytes: int) -> "Arena":
