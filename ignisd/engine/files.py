@@ -84,4 +84,4 @@ class FileThreads:
 def _cleared(world: World, now_ms: float, done: Cleared) -> World:
     assert world.tiers is not None
     world = replace(world, tiers=files_cleared(world.tiers, done, now_ms))
-    return world if done.trouble is None else tally(world, "file_failures", FileWork.REMOVE)
+    return world if done.trouble is None else tally(world, "file_faults", FileWork.REMOVE)

@@ -111,7 +111,7 @@ def file_read(world: World, stored_id: int, fault: str | None, now_ms: float) ->
     world = replace(world, tiers=tiers)
     for seq in waiting:
         world = _unrestored(world, seq)
-    return tally(world, "file_failures", FileWork.READ)
+    return tally(world, "file_faults", FileWork.READ)
 
 
 def _unrestored(world: World, seq: Sequence) -> World:

@@ -62,7 +62,7 @@ def file_written(world: World, outcome: Outcome, now_ms: float) -> World:
         tiers = replace(tiers, transient=tiers.transient | {outcome.id})
     world = replace(world, tiers=file_done(tiers, outcome.id))
     if outcome.trouble is not None:
-        return tally(world, "file_failures", FileWork.WRITE)
+        return tally(world, "file_faults", FileWork.WRITE)
     if not outcome.landed:
         return world
     world = count(world, files_written=1, disk_written_bytes=written.num_bytes)

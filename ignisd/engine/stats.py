@@ -122,7 +122,7 @@ class Counters:
         replayed_tokens: tokens sampled once more for sequences that were computed anew.
         files_written, files_read: files of kv_disk.
         disk_written_bytes, disk_read_bytes: what these had.
-        file_failures: files that could not be written, read or removed.
+        file_faults: orders for files that failed, by what was to be done.
         pins_ended: pins that ended although nobody took them back.
         parks: times that a lane began to wait for a page.
         holds: times that a sequence was paused because its reader was behind.
@@ -168,7 +168,7 @@ class Counters:
     files_read: int = 0
     disk_written_bytes: int = 0
     disk_read_bytes: int = 0
-    file_failures: Mapping[FileWork, int] = field(default_factory=lambda: _zeros(FileWork))
+    file_faults: Mapping[FileWork, int] = field(default_factory=lambda: _zeros(FileWork))
     pins_ended: Mapping[PinEnd, int] = field(default_factory=lambda: _zeros(PinEnd))
     parks: int = 0
     holds: int = 0
@@ -191,6 +191,11 @@ class Counters:
     def restored_from(self, tier: Tier) -> int:
         """Retained states of all kinds that were claimed from a tier."""
         return sum(self.restored[tier, kind] for kind in Kind)
+
+    @property
+    def file_failures(self) -> int:
+        """Orders for files that failed, whatever was to be done."""
+        return sum(self.file_faults.values())
 
     @property
     def prompt_tokens(self) -> Mapping[str, int]:

@@ -65,4 +65,4 @@ def _pinned(world: World) -> Iterator[bytes]:
 def _accounted(world: World) -> int:
     """Pins that ended by themselves, and bad files, which may have been those of pinned states."""
     counters = world.counters
-    return sum(counters.pins_ended.values()) + counters.file_failures[FileWork.READ]
+    return sum(counters.pins_ended.values()) + counters.file_faults[FileWork.READ]
