@@ -17,9 +17,11 @@ from tests import (
     faults_device,
     faults_disk,
     faults_engine,
+    faults_evicted,
     faults_http,
     faults_plan,
     faults_reuse,
+    faults_tiers,
 )
 from tests.cases.collect import scenarios
 from tests.engine import test_reuse, test_scheduler
@@ -45,9 +47,11 @@ FAULTS = (
     faults_device,
     faults_disk,
     faults_engine,
+    faults_evicted,
     faults_http,
     faults_plan,
     faults_reuse,
+    faults_tiers,
 )
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),

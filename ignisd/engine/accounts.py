@@ -5,11 +5,9 @@ from dataclasses import replace
 from ignisd.engine.types import Place, Request, Reuse, Tier
 from ignisd.engine.volatile import Volatile
 from ignisd.engine.world import World, count, notice, tally
-from state.retention import Cut, Marks
+from state.retention import Cut
 from state.reuse import Match, Miss
 from state.tiers.stored import Stored
-
-NO_MARKS = Marks()
 
 
 def claimed(world: World, request: Request, found: Match | Miss, now_ms: float) -> World:
@@ -54,23 +52,9 @@ def account(
         found: what the device had for it.
         restored: what a lower tier had beyond that.
     """
-    world, volatile = _first_segment(world, request, found)
-    reuse = reuse_of(world, found, request.marks)
-    if restored is not None:
-        stored, tier = restored
-        matched = max(found.matched_tokens, stored.length)
-        reuse = replace(
-            reuse,
-            cached_tokens=stored.length,
-            matched_tokens=matched,
-            kind=stored.kind,
-            tier=tier,
-            place=None,
-            miss=None,
-            shortfall=world.index.shortfall(
-                request.chain, request.prompt_tokens, stored.length, matched
-            ),
-        )
+    reuse = reuse_of(world, request, found, restored)
+    shared = reuse.matched_tokens if reuse.diverged_at is None else reuse.diverged_at
+    world, volatile = _first_segment(world, request, shared)
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(
         world,
@@ -86,15 +70,34 @@ def account(
     return tally(world, "misses", found.reason), reuse
 
 
-def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reuse:
-    """What a request with these marks reports that resumes there, or why it does not resume."""
+def reuse_of(
+    world: World,
+    request: Request,
+    found: Match | Miss,
+    restored: tuple[Stored, Tier] | None = None,
+) -> Reuse:
+    """What a request reports that resumes there, or why it does not resume."""
     parted = found.diverged_at
     reuse = Reuse(
         cached_tokens=found.length,
         matched_tokens=found.matched_tokens,
         diverged_at=parted,
-        segment=None if parted is None else marks.segment_at(parted),
+        segment=None if parted is None else request.marks.segment_at(parted),
     )
+    if restored is not None:
+        stored, tier = restored
+        length, matched = stored.length, max(found.matched_tokens, stored.length)
+        if parted is not None and parted < length:
+            # It parts there from what the device has, and not from what is restored.
+            reuse = replace(reuse, diverged_at=None, segment=None)
+        return replace(
+            reuse,
+            cached_tokens=length,
+            matched_tokens=matched,
+            kind=stored.kind,
+            tier=tier,
+            shortfall=world.index.shortfall(request.chain, request.prompt_tokens, length, matched),
+        )
     if isinstance(found, Miss):
         return replace(reuse, miss=found)
     held = found.retained
@@ -108,14 +111,13 @@ def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reus
 
 
 def _first_segment(
-    world: World, request: Request, found: Match | Miss
+    world: World, request: Request, shared_tokens: int
 ) -> tuple[World, Volatile | None]:
     """Compare the request's system block with those before it."""
     system_end = request.marks.system_end
     if system_end is None or not (world.limits.reuse and request.reuse):
         return world, None
-    shared = found.matched_tokens if found.diverged_at is None else found.diverged_at
-    segments, volatile = world.first_segments.seen(request.chain, system_end, shared)
+    segments, volatile = world.first_segments.seen(request.chain, system_end, shared_tokens)
     world = replace(world, first_segments=segments)
     if volatile is not None and volatile.warn:
         world = notice(

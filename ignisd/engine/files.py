@@ -15,8 +15,9 @@ import numpy.typing as npt
 from ignisd.engine.moves import ClearFiles, Order, ReadFile, WriteFile
 from ignisd.engine.restoring import file_read
 from ignisd.engine.spilling import file_written
+from ignisd.engine.stats import FileWork
 from ignisd.engine.tiers import files_cleared
-from ignisd.engine.world import World
+from ignisd.engine.world import World, tally
 from state.tiers.disk import Disk
 from state.tiers.files import runs
 from state.tiers.format import StateCorrupt
@@ -61,6 +62,11 @@ class FileThreads:
             fault = str(corrupt)
         return lambda world, now_ms: file_read(world, order.stored_id, fault, now_ms)
 
+    def abort(self) -> None:
+        """The engine has failed: no file gets its name any more, not even one that is begun."""
+        self._disk.stop_naming()
+        self.stop()
+
     def stop(self) -> None:
         """Take no more orders, and drop those that have not begun."""
         self._writer.shutdown(wait=False, cancel_futures=True)
@@ -77,4 +83,5 @@ class FileThreads:
 
 def _cleared(world: World, now_ms: float, done: Cleared) -> World:
     assert world.tiers is not None
-    return replace(world, tiers=files_cleared(world.tiers, done, now_ms))
+    world = replace(world, tiers=files_cleared(world.tiers, done, now_ms))
+    return world if done.trouble is None else tally(world, "file_faults", FileWork.REMOVE)

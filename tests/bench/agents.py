@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import openai
+
 from tests.bench.agent_client import Row, Talker
 from tests.bench.agent_story import (
     LOOPS,
@@ -233,9 +235,13 @@ def main() -> int:
 
 
 def _played(url: str, api_key: str, plan: Plan, seed: str, *, alone: bool) -> int:
-    with Talker(url, api_key) as talker:
-        play(talker, plan, seed)
-        return report(talker, seed, alone=alone)
+    try:
+        with Talker(url, api_key) as talker:
+            play(talker, plan, seed)
+            return report(talker, seed, alone=alone)
+    except openai.OpenAIError as error:
+        print(f"{url}: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from tests.http.test_long_prompts import counting_rig
 from tests.http.wire import connected, raw_request, read_answer
 from tests.planting import catches
 
-PATIENCE_S = 60.0
+PATIENCE_S = 12.0
+NOTICED_S = 8.0
 CANCELLED = [(1, FinishReason.CANCELLED)]
 
 
@@ -40,7 +41,7 @@ def test_l71_a_client_that_left_is_noticed_whatever_it_had_sent_ahead() -> None:
             writer.write(raw_request(ask(stream=streamed), extra=ahead))
             await until(lambda: rig.engine.requests)
             writer.close()
-            await until(lambda: rig.engine.left == CANCELLED)
+            await until(lambda: rig.engine.left == CANCELLED, NOTICED_S)
 
     for ahead in (b"", b"\r\n", raw_request(ask())):
         for streamed in (False, True):
@@ -93,7 +94,7 @@ def test_l85_a_request_that_is_turned_away_is_answered_and_counted() -> None:
 def test_l106_an_over_long_prompt_is_refused_without_being_read() -> None:
     async def story() -> None:
         rig, reading = counting_rig()
-        long = {"role": "user", "content": "this goes on " * 200_000}
+        long = {"role": "user", "content": "this goes on " * 40_000}
         for streamed in (False, True):
             async with rig.client() as client:
                 answer = await client.post(CHAT, json={"messages": [long], "stream": streamed})
@@ -101,7 +102,7 @@ def test_l106_an_over_long_prompt_is_refused_without_being_read() -> None:
             assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
             limit, least = map(int, re.findall(r"\d+", error["message"])[:2])
             assert limit == 4096 < least
-        assert reading.read < 1_000_000
+        assert reading.read < 300_000
         assert rig.engine.requests == []
 
     run(story())

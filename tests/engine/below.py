@@ -8,6 +8,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
+
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_world
 from ignisd.engine.files import Command, FileThreads
@@ -26,7 +28,7 @@ from state.tiers.scan import Scan, scan
 from state.tiers.shelf import Shelf
 from state.tiers.stored import Stored
 from tests.engine.harness import FINGERPRINT, Harness
-from tests.fake_device import CELL_BYTES
+from tests.fake_device import CELL_BYTES, EMPTY, read_on
 from tests.state.tiers.faulty_disk import FaultyDisk
 
 WALL_MS = 1e12
@@ -106,6 +108,12 @@ class Tiered(Harness):
         tiers = replace(self.tiers, **changes)
         self.world = replace(self.world, tiers=tiers)
 
+    def window(self, pages: int) -> None:
+        """From now on a round moves so many pages beside one image."""
+        limits = self.tiers.limits
+        window_bytes = pages * CELL_BYTES + limits.image_bytes
+        self.change_tiers(limits=replace(limits, window_bytes=window_bytes))
+
     @property
     def tiers(self) -> Tiers:
         """What lies below the device."""
@@ -160,6 +168,14 @@ class Tiered(Harness):
     def until_phase(self, phase: Phase, request_id: int) -> None:
         """Turn until a request stands there."""
         self.until(lambda: self.phase(request_id) is phase)
+
+    def until_stepped(self, request_id: int, steps: int) -> None:
+        """Turn until a request has been stepped so often."""
+        self.until(lambda: self.stepped(request_id) >= steps)
+
+    def until_said(self, request_id: int, tokens: int) -> None:
+        """Turn until so many tokens of an answer were delivered."""
+        self.until(lambda: len(self.answers[request_id]) >= tokens)
 
     def phases(self) -> dict[int, str]:
         """Where each request stands."""
@@ -218,10 +234,26 @@ class Tiered(Harness):
         """Whether the same is retained on the device."""
         return self.world.index.find(_chain(tokens), length) is not None
 
-    def decoding(self, request_id: int) -> int:
+    def stepped(self, request_id: int) -> int:
         """In how many rounds so far a request stepped."""
         steps = (step for work in self.device.rounds for step in work.decode)
         return sum(step.sequence_id == request_id for step in steps)
+
+
+def check_bytes(harness: Tiered) -> int:
+    """Every state that has landed in the arena holds what its tokens say.
+
+    Returns:
+        how many pages and images were compared.
+    """
+    arena, device = harness.arena, harness.device
+    for stored in arena.index:
+        place = arena.located(stored.id)
+        tokens = stored.chain.tokens.astype(np.int64)
+        assert device.read_cells(place.image_cells) == read_on(EMPTY, tokens), f"{stored}"
+        rows = device.cells[list(place.page_cells)].ravel()[: stored.length]
+        assert (rows == tokens).all(), f"pages of {stored}"
+    return sum(1 + one.num_pages for one in arena.index)
 
 
 def _chain(tokens: Sequence[int] | Chain) -> Chain:
@@ -230,6 +262,7 @@ def _chain(tokens: Sequence[int] | Chain) -> Chain:
 
 def moved_bytes(work: Round, image_cells: int) -> int:
     """What a round moves between the device and the arena, images included."""
-    pages = sum(len(one.pages) for one in (*work.lowers, *work.raises))
-    images = sum(bool(one.image_cells) for one in (*work.lowers, *work.starts))
+    pages = sum(len(low.pages) for low in work.lowers) + sum(len(up.pages) for up in work.raises)
+    images = sum(bool(low.image_cells) for low in work.lowers)
+    images += sum(bool(start.image_cells) for start in work.starts)
     return (pages + images * image_cells) * CELL_BYTES
