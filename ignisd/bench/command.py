@@ -1,6 +1,7 @@
 """`ignisd bench`: measures what the plan says, and shows it if it is sound."""
 
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -10,16 +11,17 @@ from typing import TextIO
 from ignisd.bench import report
 from ignisd.bench.contender import Contender, prepare
 from ignisd.bench.machine import machine_block
-from ignisd.bench.plan import COMPARE, REUSE, STDOUT, Plan
+from ignisd.bench.plan import COMPARE, REUSE, STDOUT, TIERS, Plan
 from ignisd.bench.reuse import ReuseRun, measure_reuse
 from ignisd.bench.server import ServerTarget
 from ignisd.bench.speed import SpeedRun, measure_speed
-from ignisd.bench.target import Target
+from ignisd.bench.target import BenchError, Target
 from ignisd.errors import ConfigError, IgnisError
 from ignisd.resolve import Resolved
+from ignisd.settings import Settings
 
 _UNSOUND = 1
-"""Exit status of a run whose numbers are not shown."""
+"""Exit status of a run whose numbers are not shown, or of tiers slower than they are to be."""
 _INTERRUPTED = 130
 """What a shell makes of an interrupt."""
 
@@ -44,6 +46,8 @@ def run(
     facts["tolerated"] = sorted(plan.tolerated)
     if plan.own:
         facts["settings"] = {flag.key: value for flag, value, _ in resolved.lines()}
+    if plan.what == TIERS:
+        return _run_tiers(plan, resolved.settings, environ, facts, out)
     try:
         with ExitStack() as held:
             targets = _targets(plan, resolved, environ, held)
@@ -69,6 +73,48 @@ def run(
         tables += [report.speed_table(rows[1])] if rows[1] else []
         out.write("\n\n".join([_head(facts, contenders), *tables]) + "\n")
     return 0
+
+
+def _run_tiers(
+    plan: Plan,
+    settings: Settings,
+    environ: Mapping[str, str],
+    facts: dict[str, object],
+    out: TextIO,
+) -> int:
+    """Measure what moves between tiers, and show it even where a claim fails."""
+    from ignisd.bench.tiers import TierBench  # brings jax
+
+    _say(f"loading {settings.model}")
+    try:
+        with (
+            tempfile.TemporaryDirectory(
+                prefix="ignisd-bench-", dir=settings.kv_disk_path
+            ) as folder,
+            closing(TierBench(settings, environ, Path(folder))) as bench,
+        ):
+            facts |= bench.facts
+            moves = bench.measure(plan.repetitions, _say)
+    except OSError as error:
+        raise ConfigError(f"bench tiers: --kv-disk-path cannot be used: {error}") from error
+    except KeyboardInterrupt:
+        _say("bench: interrupted; nothing is shown")
+        return _INTERRUPTED
+    except BenchError as error:
+        _say(f"bench: {error.message}")
+        _write(plan, [facts, {"type": "refused", "message": error.message}], out)
+        return _UNSOUND
+    facts["load_1m_after"] = machine_block()["load_1m"]
+    _write(plan, [facts, *map(report.move_record, moves)], out)
+    if plan.json_path != STDOUT:
+        state = f"a state of {facts['state_tokens']} tokens in pages of {facts['page_bytes']} bytes"
+        out.write(f"{_machine(facts)}\n{state}\n\n{report.tier_table(moves)}\n")
+    failed = [move for move in moves if not move.holds]
+    for move in failed:
+        _say(
+            f"FAILED: {move.name} reaches {move.share:.0%} of {move.against}, not {move.least:.0%}"
+        )
+    return _UNSOUND if failed else 0
 
 
 def _targets(
@@ -129,15 +175,19 @@ def _facts(contender: Contender) -> dict[str, object]:
 
 def _head(facts: Mapping[str, object], contenders: Sequence[Contender]) -> str:
     """What was measured on, and how far answers were compared."""
-    lines = [
-        f"{facts['cpu']}, {facts['usable_cpus']} CPUs, {facts['system']}; load "
-        f"{facts['load_1m']} before, {facts['load_1m_after']} after; "
-        f"{facts['repetitions']} repetitions, seed {facts['seed']}"
-    ]
+    lines = [f"{_machine(facts)}, seed {facts['seed']}"]
     for contender in contenders:
         against = "cold answers" if contender.answers_cold else "the first answer, repeats only"
         lines.append(f"{contender.name}: compared with {against}")
     return "\n".join(lines)
+
+
+def _machine(facts: Mapping[str, object]) -> str:
+    return (
+        f"{facts['cpu']}, {facts['usable_cpus']} CPUs, {facts['system']}; load "
+        f"{facts['load_1m']} before, {facts['load_1m_after']} after; "
+        f"{facts['repetitions']} repetitions"
+    )
 
 
 def _require_writable(plan: Plan) -> None:

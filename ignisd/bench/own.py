@@ -38,6 +38,7 @@ class OwnTarget:
             loaded.runner,
             clock=_now_ms,
             queue_limit=settings.server_queue,
+            files=None if loaded.disk is None else loaded.disk.threads,
             check=settings.check,
         )
         self._loop = asyncio.new_event_loop()

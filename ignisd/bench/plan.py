@@ -10,12 +10,12 @@ from ignisd.bench.reuse import ReuseSizes
 from ignisd.bench.speed import DECODE, PREFILL, Load
 from ignisd.errors import ConfigError
 
-REUSE, COMPARE = "reuse", "compare"
+REUSE, COMPARE, TIERS = "reuse", "compare", "tiers"
 OWN_NAME = "ignisd"
 """How the engine of this program is called in the tables."""
 STDOUT = "-"
 
-_MEASURED = (PREFILL, DECODE, REUSE, COMPARE)
+_MEASURED = (PREFILL, DECODE, REUSE, COMPARE, TIERS)
 _MANY_SETTLE_S = 0.3
 _WIDTH = 100
 
@@ -42,7 +42,7 @@ class Plan:
     """What to measure and on whom.
 
     Args:
-        what: prefill, decode, reuse, or compare, which is all of them.
+        what: prefill, decode, reuse, compare, which is all of these, or tiers.
         servers, own: targets; the engine of this program is one where `own`.
         loads: of prefill and decode.
         answer_tokens: that decode generates in each lane.
@@ -86,6 +86,8 @@ def read_plan(words: Sequence[str]) -> tuple[Plan, list[str]]:
             f"bench compare: wanted two targets, had one, {min(names)}; give --url NAME=URL twice, "
             "or once with --own."
         )
+    if given.what == TIERS and servers:
+        raise ConfigError("bench tiers: moves between tiers cannot be measured behind --url.")
     if rest and not own:
         raise ConfigError(f"bench: {rest[0]} sets nothing on a server behind --url.")
     if strange := set(given.tolerate) - names:
@@ -161,7 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the command's own flags; others are left for the settings."""
     parser = argparse.ArgumentParser(
         prog="ignisd bench",
-        usage="ignisd bench prefill|decode|reuse|compare [--url NAME=URL...] [FLAG VALUE]...",
+        usage="ignisd bench prefill|decode|reuse|compare|tiers [--url NAME=URL...] [FLAG VALUE]...",
         description="Measures this program's engine, in this process, or servers that speak the "
         "OpenAI protocol, in turn. Nothing is shown unless reused greedy answers equal cold ones.",
         epilog="With its own engine, every flag of `ignisd --help` applies, such as --model.",
@@ -176,7 +178,9 @@ def build_parser() -> argparse.ArgumentParser:
         "what",
         nargs="?",
         choices=_MEASURED,
-        help="what to measure; compare is all of them, for two targets at least",
+        help="what to measure; compare is the first three, for two targets at least; tiers is what "
+        "moves between device, kv_ram and kv_disk (in --kv-disk-path), with status 1 where that is "
+        "much slower than plain copies",
     )
     add(
         "--url",

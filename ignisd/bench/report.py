@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
+from ignisd.bench.moves import Move
 from ignisd.bench.reuse import COLD, ReuseRun
 from ignisd.bench.speed import Load, SpeedRun
 
@@ -150,6 +151,37 @@ def speed_table(rows: Sequence[SpeedRow]) -> str:
         return table
     names = ", ".join(untold)
     return f"{table}\n-: answers of {names} ended before their full length, or the time is noise"
+
+
+def tier_table(moves: Sequence[Move]) -> str:
+    """A line for each kind of move: medians, and its rate against that of a plain copy."""
+    head = ("what", "MiB", "ms", "GB/s", "against", "GB/s", "share", "claim")
+    return _table(head, [_move_line(move) for move in moves])
+
+
+def _move_line(move: Move) -> tuple[str, ...]:
+    claim = "-"
+    if move.least is not None:
+        claim = f"{move.least:.0%} {'ok' if move.holds else 'FAILED'}"
+    return (
+        move.name,
+        f"{move.num_bytes / 2**20:.2f}" if move.num_bytes else "-",
+        _ms(statistics.median(move.spent_s)),
+        _rate(move.num_bytes, move.spent_s),
+        move.against or "-",
+        _rate(move.num_bytes, move.base_s),
+        "-" if move.share is None else f"{move.share:.0%}",
+        claim,
+    )
+
+
+def _rate(num_bytes: int, spent_s: Sequence[float]) -> str:
+    return f"{num_bytes / statistics.median(spent_s) / 1e9:.2f}" if num_bytes and spent_s else "-"
+
+
+def move_record(move: Move) -> dict[str, object]:
+    """All that was measured of a kind of move."""
+    return {"type": "move", **asdict(move), "share": move.share, "holds": move.holds}
 
 
 def _against_first(values: Sequence[float | None], shown: Sequence[str]) -> list[str]:

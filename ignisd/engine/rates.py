@@ -7,7 +7,7 @@ host's makes a decode step a tenth longer at most.
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -229,27 +229,27 @@ class _Trial:
             for what, moved in ((Timed.STEPS, 0), *((way, pages) for way in ways)):
                 self._clear()
                 row = [self._round(what, moved) for _ in range(steps)]
-                self._watch.time(what, moved, partial(self._row, row))
+                self._watch.time(what, moved, partial(run_rounds, self._runner, row))
         best_ms = self._watch.best_ms
         return (max(best_ms[way, pages] for way in ways) - best_ms[Timed.STEPS, 0]) / steps
 
     def start_ms(self, image_cells: int) -> float:
         """A sequence goes on from an image in the arena; it is put there first."""
         cells = tuple(range(image_cells))
-        self._row([Round(0, lowers=(Lower(0, (), (), lane=0, image_cells=cells),))])
+        run_rounds(self._runner, [Round(0, lowers=(Lower(0, (), (), lane=0, image_cells=cells),))])
         begin = Round(0, starts=(replace(_cleared(0), image_cells=cells),))
         for _ in range(_REPEATS):
-            self._watch.time(Timed.START, image_cells, partial(self._row, [begin]))
+            self._watch.time(Timed.START, image_cells, partial(run_rounds, self._runner, [begin]))
         return self._watch.best_ms[Timed.START, image_cells]
 
     def _copied(self, what: Timed, pages: int) -> float:
         for _ in range(_REPEATS):
-            self._watch.time(what, pages, partial(self._row, [self._round(what, pages)]))
+            self._watch.time(what, pages, partial(run_rounds, self._runner, [self._round(what, pages)]))
         return self._watch.best_ms[what, pages]
 
     def _clear(self) -> None:
         starts = tuple(map(_cleared, range(self._num_lanes)))
-        self._row([Round(0, starts=starts)])
+        run_rounds(self._runner, [Round(0, starts=starts)])
 
     def _round(self, what: Timed, pages: int) -> Round:
         """The next round: it moves other pages than the one before, if there is room for that."""
@@ -270,16 +270,20 @@ class _Trial:
             else (),
         )
 
-    def _row(self, rounds: list[Round]) -> None:
-        under_way: object | None = None
-        for work in rounds:
-            handle = self._runner.run(work)
-            if under_way is not None:
-                self._runner.fetch(under_way)
-            under_way = handle
-        self._runner.fetch(under_way)
-        device = self._runner.device
-        jax.block_until_ready((device.pool, device.bank, device.sampler))
+
+def run_rounds(runner: DeviceRunner, rounds: Sequence[Round]) -> None:
+    """Execute rounds as the engine does, each handed over before the one before it is waited for;
+    returns when the device is at rest."""
+    under_way: object | None = None
+    for work in rounds:
+        handle = runner.run(work)
+        if under_way is not None:
+            runner.fetch(under_way)
+        under_way = handle
+    if under_way is not None:
+        runner.fetch(under_way)
+    device = runner.device
+    jax.block_until_ready((device.pool, device.bank, device.sampler))
 
 
 def _cleared(lane: int) -> LaneStart:
