@@ -19,6 +19,7 @@ from ignisd.engine import (
     scheduler,
     spilling,
     tiers,
+    windows,
 )
 from ignisd.engine.files import FileThreads
 from ignisd.engine.moves import Lower, Raise
@@ -53,7 +54,7 @@ def image_stays_behind() -> Plant:
     def lower(**told: Any) -> Lower:
         return Lower(**{**told, "image_cells": (), "slot": None, "lane": None})
 
-    return _everywhere("Lower", lower, demotion, ahead)
+    return _everywhere("Lower", lower, demotion, windows)
 
 
 @mutant

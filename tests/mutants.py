@@ -20,6 +20,7 @@ from tests import (
     faults_evicted,
     faults_http,
     faults_plan,
+    faults_restart,
     faults_reuse,
     faults_tiers,
 )
@@ -50,6 +51,7 @@ FAULTS = (
     faults_evicted,
     faults_http,
     faults_plan,
+    faults_restart,
     faults_reuse,
     faults_tiers,
 )
