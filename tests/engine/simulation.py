@@ -30,6 +30,7 @@ from state.chain import chain_of, link_page
 from state.retention import RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 from tests.engine.sim_disk import random_files, random_tiers
+from tests.engine.sim_pins import Pins
 from tests.engine.traffic import Traffic, sampling_of
 from tests.fake_device import FakeDevice, cold_answer
 
@@ -126,14 +127,14 @@ class Simulation:
             self.world = replace(self.world, tiers=replace(tiers, shelf=shelf))
         self.commands: list[Command] = []
         self.link = _colliding if rng.random() < 0.2 else link_page
-        mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
-        self.lengths = (60, 100) if tight else rng.choice(mixed)
+        self.lengths = (60, 100) if tight else rng.choice(((0, 1, 2, 6, 20, 70), (0, 1, 5, 12)))
         self.traffic = Traffic(rng, limits.max_context)
         self.clients: dict[int, Client] = {}
         self.under_way: list[object] = []
         self.checked: tuple[object, ...] = (None,) * 5
         self.now_ms = 0.0
         self.phases_cancelled: Counter[Phase] = Counter()
+        self.pins = Pins(seed)
 
     def run(self) -> Outcome:
         """Play until every request has ended; then everything must be given back."""
@@ -175,6 +176,7 @@ class Simulation:
             self._release()
         if rng.random() < 0.01:
             self.world = flush(self.world)
+        self.world = self.pins.disturb(self.world)
         self._deliver()
 
     def _cancel(self, open_ids: list[int]) -> None:
@@ -231,6 +233,7 @@ class Simulation:
             self._check_round(work)
             self.under_way.append(self.device.run(work))
         self._deliver()
+        self.pins.check(self.world)
         depth = 1 if work is not None and self.rng.random() < 0.8 else 0
         self._check_disk()
         worked = bool(self.under_way) or filed
