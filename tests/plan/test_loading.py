@@ -131,7 +131,7 @@ def test_the_start_says_what_is_retained_where_and_from_when_it_comes_back(load:
 
 
 def test_the_control_plane_is_told_too(load: Load) -> None:
-    facts, below = daemon._facts(load.model), load.model.below
+    facts, below = load.model.facts, load.model.below
     assert ("kv_ram", "host", load.model.plan.line_bytes("kv_ram")) in facts.memory
     assert facts.settled["reuse.kv-host-pool-bytes"] == load.model.plan.line_bytes("kv_ram")
     assert facts.settled["reuse.window-bytes"] == below.window_bytes
