@@ -178,9 +178,11 @@ class Http1(H11Protocol):
 
     async def _maybe_recycle(self) -> None:
         await super()._maybe_recycle()
-        if self._ahead:
+        if self._ahead and self.connection.our_state is h11.IDLE:
             # In a task of its own: this one is the answer's, which may be cancelled.
             self.task_group.spawn(self._catch_up)
+        else:
+            self._caught_up.set()
 
     async def _catch_up(self) -> None:
         self._ahead = False

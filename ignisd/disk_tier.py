@@ -1,5 +1,6 @@
 """kv_disk of a model that is being loaded: its folder taken, its good files adopted, its rate."""
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from ignisd.errors import ConfigError
 from state.spec import Fingerprint
 from state.tiers.adopt import adopt
 from state.tiers.disk import Disk
-from state.tiers.format import PARTIAL_SUFFIX, SUFFIX, Layout
-from state.tiers.scan import directory_of, scan
+from state.tiers.format import BLOCK_BYTES, PARTIAL_SUFFIX, SUFFIX, Layout, whole_blocks
+from state.tiers.scan import Scan, directory_of, scan
 from state.tiers.shelf import Shelf
 
 _PROBE_BYTES = 16 << 20
+_SLOW_BYTES_S = 100e6
 _OPEN_MS = 1.0
 """What opening and verifying a file takes beside reading it."""
 
@@ -99,7 +101,7 @@ def open_disk(
     layout = Layout(fingerprint, sizes.cell_bytes, sizes.image_cells)
     try:
         found = scan(disk, plan.root, layout)
-        rate = _read_rate(disk, directory_of(plan.root, fingerprint), below.arena.rows)
+        rate = _read_rate(disk, plan, found, layout, below.arena.rows)
     except OSError as error:
         raise ConfigError(f"--kv-disk-path {plan.root} cannot be used: {error}") from error
     empty = Shelf.empty(plan.root, layout, plan.ceiling_bytes)
@@ -139,15 +141,40 @@ def _floor(below: Below, read_bytes_s: float) -> int:
     return floor_tokens(rates.prefill_tokens_s, fixed_ms, below.token_bytes, both)
 
 
-def _read_rate(disk: Disk, folder: Path, rows: npt.NDArray[np.uint8]) -> float:
-    """Bytes a second that a file is read with, around the system's cache where that goes.
+def _read_rate(
+    disk: Disk, plan: DiskPlan, found: Scan, layout: Layout, rows: npt.NDArray[np.uint8]
+) -> float:
+    """Bytes a second that a file is read with, into the arena, which is still empty.
 
-    A scratch file is written, synced and read back into the arena, which is still empty.
+    The largest file that lies there is read, or else a scratch file that neither the ceiling nor
+    a full disk forbids. Where there is neither, nothing can be said and a slow disk is assumed.
     """
-    count = max(1, min(_PROBE_BYTES // rows.shape[1], rows.shape[0]))
-    part = rows[:count].reshape(-1).data
-    part = part[: len(part) // 4096 * 4096] or part
-    path = folder / f"rate{PARTIAL_SUFFIX}"
+    folder = directory_of(plan.root, layout.fingerprint)
+    used_bytes = sum(one.num_bytes for one in found.foreign)
+    used_bytes += sum(one.num_bytes for one in found.left)
+    used_bytes += sum(whole_blocks(record.file_bytes) for record in found.records)
+    largest = max(found.records, key=lambda record: record.file_bytes, default=None)
+    try:
+        if largest is not None:
+            return _timed_read(disk, folder / largest.name, _room(rows, largest.file_bytes))
+        part = _room(rows, plan.ceiling_bytes - used_bytes)
+        if len(part) and found.trouble is None:
+            return _timed_scratch(disk, folder / f"rate{PARTIAL_SUFFIX}", part)
+    except OSError as error:
+        # A disk that is full, or fails now, is no reason not to serve.
+        log.write(_log, logging.WARNING, "kv_disk", unmeasured=str(error))
+    return _SLOW_BYTES_S
+
+
+def _room(rows: npt.NDArray[np.uint8], most_bytes: int) -> memoryview:
+    """So much of the arena as a probe reads or writes, whole blocks."""
+    flat = rows.reshape(-1).data
+    size = min(_PROBE_BYTES, len(flat), max(most_bytes, 0))
+    return flat[: size // BLOCK_BYTES * BLOCK_BYTES]
+
+
+def _timed_scratch(disk: Disk, path: Path, part: memoryview) -> float:
+    """Bytes a second of a file that is written, synced, read back and removed."""
     try:
         fd = disk.open_new(path, direct=False)
         try:
@@ -155,17 +182,25 @@ def _read_rate(disk: Disk, folder: Path, rows: npt.NDArray[np.uint8]) -> float:
             while done < len(part):
                 done += disk.write(fd, [part[done:]], done)
             disk.sync_data(fd)
-            disk.forget(fd)
         finally:
             disk.close(fd)
-        began = time.perf_counter()
-        fd = disk.open_old(path, direct=False)
-        try:
-            done = 0
-            while done < len(part):
-                done += disk.read(fd, [part[done:]], done)
-        finally:
-            disk.close(fd)
-        return len(part) / max(time.perf_counter() - began, 1e-6)
+        return _timed_read(disk, path, part)
     finally:
         disk.remove(path)
+
+
+def _timed_read(disk: Disk, path: Path, part: memoryview) -> float:
+    """Bytes a second of a read from the medium; the file has at least as many."""
+    fd = disk.open_old(path, direct=False)
+    try:
+        disk.forget(fd)
+        began = time.perf_counter()
+        done = 0
+        while done < len(part):
+            moved = disk.read(fd, [part[done:]], done)
+            if not moved:
+                raise OSError(errno.EIO, f"{path} ends after {done} bytes")
+            done += moved
+        return len(part) / max(time.perf_counter() - began, 1e-6)
+    finally:
+        disk.close(fd)

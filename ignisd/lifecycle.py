@@ -6,6 +6,7 @@ on threads.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
@@ -55,7 +56,9 @@ class Lifecycle:
         self._goal = catalog.first
         self._change: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._adjusted = asyncio.Event()
         service.models = self
+        live.on_change(lambda now: self._adjusted.set())
 
     @property
     def implicit(self) -> bool:
@@ -211,7 +214,10 @@ class Lifecycle:
         entered, since_s = -1, self._clock_s()
         while True:
             limit_s = self._live.settings.idle_unload_after
-            await asyncio.sleep(_WATCH_S if limit_s is None else min(_WATCH_S, limit_s / 4))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_WATCH_S, (limit_s or _WATCH_S) / 4)):
+                    await self._adjusted.wait()
+            self._adjusted.clear()
             held, now_s = self._holder.held, self._clock_s()
             if held is None or self._change is not None:
                 continue

@@ -5,6 +5,9 @@ so far and their positions. The next token is a function of that hash, and the d
 compute it when the tokens that the page table leads to do not hash to the state, when a position is
 off, or when an image is claimed that was never written. So whatever goes wrong in scheduling shows
 as a `Disagreement` or as another answer than that of `cold_answer`, which uses no device at all.
+
+What goes down leaves its page at once and reaches its cell when the round is fetched, as on a
+device with a memory of its own: who reads a cell too early finds what it held before.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,9 +60,32 @@ def read_on(image: Image, tokens: Rows) -> Image:
     return Image(history, image.position + len(tokens))
 
 
-def next_token(image: Image, sampling: SamplingParams) -> int:
+@dataclass(frozen=True)
+class Said:
+    """What penalties look at: hashes of which tokens the prompt has, and of those generated."""
+
+    prompt: int = 0
+    generated: int = 0
+
+    def add(self, token: int) -> "Said":
+        """After one token more was sampled."""
+        return Said(self.prompt, self.generated + history_of(np.asarray([token], np.int64)))
+
+
+def said_of(prompt: Rows, answer: Rows) -> Said:
+    """What was said by a prompt and an answer so far."""
+    generated = sum(history_of(answer[place : place + 1]) for place in range(len(answer)))
+    return Said(history_of(np.unique(prompt)), generated)
+
+
+def next_token(image: Image, sampling: SamplingParams, said: Said) -> int:
     """The token that follows a history."""
-    return (image.history ^ (sampling.seed * 0x9E3779B1)) % VOCABULARY
+    drawn = image.history ^ (sampling.seed * 0x9E3779B1)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        drawn ^= said.generated
+    if sampling.repetition_penalty != 1.0:
+        drawn ^= said.prompt + said.generated
+    return drawn % VOCABULARY
 
 
 def cold_answer(
@@ -67,19 +93,25 @@ def cold_answer(
 ) -> list[int]:
     """The tokens that a request must deliver, whatever else happens on the server."""
     image = read_on(EMPTY, np.asarray(prompt, np.int64))
+    said = said_of(np.asarray(prompt, np.int64), np.empty(0, np.int64))
     answer: list[int] = []
     while len(answer) < max_tokens:
-        token = next_token(image, sampling)
+        token = next_token(image, sampling, said)
         if token in stop_ids:
             break
         answer.append(token)
+        said = said.add(token)
         image = read_on(image, np.asarray([token], np.int64))
     return answer
 
 
-def _signed(history: int) -> int:
-    """The hash as a cell holds it."""
-    return history - 2**64 if history >= 2**63 else history
+def image_rows(image: Image, num_cells: int) -> Rows:
+    """An image spread over cells, so that the loss of any of them is noticed."""
+    signed = image.history - 2**64 if image.history >= 2**63 else image.history
+    rows = np.full((num_cells, PAGE_TOKENS), POISON, np.int64)
+    for number in range(num_cells):
+        rows[number, :3] = (signed, image.position, number)
+    return rows
 
 
 @dataclass
@@ -88,7 +120,23 @@ class Lane:
 
     image: Image = EMPTY
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    said: Said = field(default_factory=Said)
     last_token: int | None = None
+
+    def sample(self) -> int:
+        """Draw the next token, which is fed next."""
+        self.last_token = next_token(self.image, self.sampling, self.said)
+        self.said = self.said.add(self.last_token)
+        return self.last_token
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Bytes on their way to cells, which lie there once their round was fetched."""
+
+    number: int
+    cells: tuple[int, ...]
+    rows: Rows
 
 
 @dataclass
@@ -111,6 +159,7 @@ class FakeDevice:
         self.lanes = [Lane() for _ in range(self.num_lanes)]
         self.slots: list[Image | None] = [None] * self.num_slots
         self.cells = np.full((self.num_cells, PAGE_TOKENS), POISON, np.int64)
+        self.crossing: list[Crossing] = []
 
     @property
     def cell_rows(self) -> npt.NDArray[np.uint8]:
@@ -122,7 +171,7 @@ class FakeDevice:
         self.rounds.append(work)
         tokens: dict[int, int] = {}
         for lower in work.lowers:
-            self.lower(lower)
+            self.lower(lower, work.number)
         captured = [
             self.write_slot(save.slot, self.lanes[save.lane].image, save.position)
             for save in work.saves
@@ -141,28 +190,24 @@ class FakeDevice:
             fed = np.asarray([lane.last_token], np.int64)
             self.write_pages(step.table, step.position, fed)
             lane.image = self.agreed(step.table, read_on(lane.image, fed), step.position + 1)
-            lane.last_token = next_token(lane.image, lane.sampling)
             if step.sequence_id in tokens:
                 raise Disagreement(f"request {step.sequence_id} samples twice in a round")
-            tokens[step.sequence_id] = lane.last_token
+            tokens[step.sequence_id] = lane.sample()
         rows = 0 if work.prefill is None else len(work.prefill.tokens)
         return RoundResult(work.number, tokens, tuple(captured), rows)
 
-    def lower(self, work: Lower) -> None:
-        """Copy pages and perhaps an image to cells."""
-        self.cells[list(work.cells)] = self.pages[list(work.pages)]
+    def lower(self, work: Lower, number: int) -> None:
+        """Send pages and perhaps an image down."""
+        self.crossing.append(Crossing(number, work.cells, self.pages[list(work.pages)]))
         if not work.image_cells:
             return
         if work.lane is not None:
-            self.write_cells(work.image_cells, self.lanes[work.lane].image)
-        elif work.slot is not None:
-            self.write_cells(work.image_cells, self.read_slot(work.slot))
-
-    def write_cells(self, cells: tuple[int, ...], image: Image) -> None:
-        """Spread an image over cells, so that the loss of any of them is noticed."""
-        for number, cell in enumerate(cells):
-            self.cells[cell] = POISON
-            self.cells[cell, :3] = (_signed(image.history), image.position, number)
+            image = self.lanes[work.lane].image
+        else:
+            assert work.slot is not None, f"an image for cells {work.image_cells} from nowhere"
+            image = self.read_slot(work.slot)
+        rows = image_rows(image, len(work.image_cells))
+        self.crossing.append(Crossing(number, work.image_cells, rows))
 
     def read_cells(self, cells: tuple[int, ...]) -> Image:
         """The image that these cells hold together."""
@@ -184,14 +229,19 @@ class FakeDevice:
             raise Disagreement(f"start at {work.position} from an image at {image.position}")
         if work.keep_slot is not None:
             captured.append(self.write_slot(work.keep_slot, image, work.position))
-        lane = Lane(image, work.sampling)
+        answer = np.empty(0, np.int64) if work.answer is None else work.answer.astype(np.int64)
+        lane = Lane(image, work.sampling, said_of(work.prompt.astype(np.int64), answer))
         if work.answer is not None:
             lane.last_token = int(work.answer[-1])
         self.lanes[work.lane] = lane
 
     def fetch(self, handle: object) -> RoundResult:
-        """The result of a dispatched round."""
+        """The result of a dispatched round, of which all that went down has arrived."""
         assert isinstance(handle, RoundResult)
+        for one in self.crossing:
+            if one.number <= handle.number:
+                self.cells[list(one.cells)] = one.rows
+        self.crossing = [one for one in self.crossing if one.number > handle.number]
         return handle
 
     def prefill(self, work: PrefillWork, captured: list[int], tokens: dict[int, int]) -> None:
@@ -212,8 +262,7 @@ class FakeDevice:
             captured.append(self.write_slot(capture.slot, image, capture.position))
         lane.image = self.agreed(work.table, read_on(first, read), work.start + len(read))
         if work.last:
-            lane.last_token = next_token(lane.image, lane.sampling)
-            tokens[work.sequence_id] = lane.last_token
+            tokens[work.sequence_id] = lane.sample()
 
     def read_slot(self, slot: int) -> Image:
         """The image in a slot, which stays there."""

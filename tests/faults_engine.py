@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from ignisd.engine import admission, captures, check, room, scheduler
+from ignisd.engine import admission, captures, check, delivery, room, scheduler
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import Capture, DecodeLane, LaneSave, LaneStart, Round
 from ignisd.engine.world import World, finish, with_sequence
@@ -183,18 +183,18 @@ def double_finish() -> AbstractContextManager[Any]:
         ended = finish(*args, **more)
         return replace(ended, events=(*ended.events, ended.events[-1]))
 
-    return patch.object(scheduler, "finish", twice)
+    return patch.object(delivery, "finish", twice)
 
 
 @mutant
 def answer_past_its_stop() -> AbstractContextManager[Any]:
     """A stop token is treated as any other."""
-    real = scheduler._end
+    real = delivery._end
 
     def end(seq: Any, token: int) -> Any:
         return real(replace(seq, request=replace(seq.request, stop_ids=frozenset())), token)
 
-    return patch.object(scheduler, "_end", end)
+    return patch.object(delivery, "_end", end)
 
 
 @mutant

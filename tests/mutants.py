@@ -17,8 +17,11 @@ from tests import (
     faults_device,
     faults_disk,
     faults_engine,
+    faults_evicted,
+    faults_http,
     faults_plan,
     faults_reuse,
+    faults_tiers,
 )
 from tests.cases.collect import scenarios
 from tests.engine import test_reuse, test_scheduler
@@ -39,7 +42,17 @@ from tests.state.tiers import (
 
 NUM_SEEDS = 60
 SHOWN = 4
-FAULTS = (faults_arena, faults_device, faults_disk, faults_engine, faults_plan, faults_reuse)
+FAULTS = (
+    faults_arena,
+    faults_device,
+    faults_disk,
+    faults_engine,
+    faults_evicted,
+    faults_http,
+    faults_plan,
+    faults_reuse,
+    faults_tiers,
+)
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),

@@ -21,16 +21,7 @@ def read_asked(wire: WireAsked, max_tokens: int | None) -> Asked:
         RequestError: a field is out of range.
         UnsupportedValue: a field asks for something that is not done here.
     """
-    sampling = SamplingFields(
-        temperature=wire.temperature,
-        top_k=wire.top_k,
-        top_p=wire.top_p,
-        min_p=wire.min_p,
-        presence_penalty=wire.presence_penalty,
-        frequency_penalty=wire.frequency_penalty,
-        repetition_penalty=wire.repetition_penalty,
-        seed=wire.seed,
-    )
+    sampling = SamplingFields(*(getattr(wire, name) for name in SamplingFields.__slots__))
     check_sampling(sampling)
     check_range("n", wire.n, RANGES["n"])
     if wire.logit_bias:

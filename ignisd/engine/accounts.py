@@ -54,11 +54,13 @@ def account(
         found: what the device had for it.
         restored: what a lower tier had beyond that.
     """
-    world, volatile = _first_segment(world, request, found)
     reuse = reuse_of(world, found, request.marks)
     if restored is not None:
         stored, tier = restored
         matched = max(found.matched_tokens, stored.length)
+        if reuse.diverged_at is not None and reuse.diverged_at < stored.length:
+            # It parts there from what the device has, and not from what was restored.
+            reuse = replace(reuse, diverged_at=None, segment=None)
         reuse = replace(
             reuse,
             cached_tokens=stored.length,
@@ -71,6 +73,8 @@ def account(
                 request.chain, request.prompt_tokens, stored.length, matched
             ),
         )
+    shared = reuse.matched_tokens if reuse.diverged_at is None else reuse.diverged_at
+    world, volatile = _first_segment(world, request, shared)
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
     world = count(
         world,
@@ -108,14 +112,13 @@ def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reus
 
 
 def _first_segment(
-    world: World, request: Request, found: Match | Miss
+    world: World, request: Request, shared_tokens: int
 ) -> tuple[World, Volatile | None]:
     """Compare the request's system block with those before it."""
     system_end = request.marks.system_end
     if system_end is None or not (world.limits.reuse and request.reuse):
         return world, None
-    shared = found.matched_tokens if found.diverged_at is None else found.diverged_at
-    segments, volatile = world.first_segments.seen(request.chain, system_end, shared)
+    segments, volatile = world.first_segments.seen(request.chain, system_end, shared_tokens)
     world = replace(world, first_segments=segments)
     if volatile is not None and volatile.warn:
         world = notice(

@@ -223,7 +223,10 @@ def _admit(
     if seq.corrupt and isinstance(found, Miss):
         found = replace(found, reason=MissReason.CORRUPT)
     world = claimed(world, request, found, now_ms)
-    world, reuse = account(world, request, found)
+    reuse = seq.reuse
+    if not seq.told:
+        # Who is computed anew was told and counted at its first admission.
+        world, reuse = account(world, request, found)
     cuts = cuts_of(world, request, found)
     seq = replace(
         seq,
@@ -234,7 +237,7 @@ def _admit(
         position=found.length,
         cuts=tuple(cut for cut in cuts if cut.position > found.length),
         kept_at=found.length,
-        reuse=seq.reuse if seq.told else reuse,
+        reuse=reuse,
         parent_id=found.retained.id if isinstance(found, Match) else None,
         start_round=world.next_round,
         spared_until_ms=_spared_until(world, seq, now_ms),

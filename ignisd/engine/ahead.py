@@ -9,9 +9,9 @@ all of it has landed; unless somebody has claimed it meanwhile.
 from dataclasses import replace
 
 from ignisd.engine.demotion import displacing, lies_below, may_give_way
-from ignisd.engine.moves import Lower
 from ignisd.engine.room import discard, victims
 from ignisd.engine.tiers import Ahead, Tiers, given_up
+from ignisd.engine.windows import send_window
 from ignisd.engine.world import World, pages_for, tally
 from state.retained import Retained
 from state.tiers.stored import stored_of
@@ -73,27 +73,11 @@ def _chosen(world: World, now_ms: float) -> World:
 
 def _window(tiers: Tiers, ahead: Ahead, victim: Retained, number: int) -> Tiers:
     """The next pages go down, the image with the first of them."""
-    located = tiers.arena.located(ahead.stored_id)
-    first = not ahead.moved_pages
-    if first:
-        tiers = tiers.charged(0, 1)
-    end = min(ahead.moved_pages + max(tiers.affordable_pages(), first), len(located.missing))
-    pages = located.missing[ahead.moved_pages : end]
-    lower = Lower(
-        stored_id=ahead.stored_id,
-        pages=tuple(victim.table[page] for page in pages),
-        cells=tuple(located.page_cells[page] for page in pages),
-        slot=victim.slot if first else None,
-        image_cells=located.image_cells if first else (),
+    slot = None if ahead.image_sent else victim.slot
+    tiers, moved = send_window(
+        tiers, ahead.stored_id, victim.table, ahead.moved_pages, number, slot=slot
     )
-    tiers = tiers.charged(len(pages), 0).touching(ahead.stored_id, number)
-    tiers = replace(tiers, lowers=(*tiers.lowers, lower))
-    ahead = replace(ahead, moved_pages=end)
-    if end < len(located.missing):
-        return replace(tiers, ahead=ahead)
-    return replace(
-        tiers,
-        ahead=None,
-        arriving=(*tiers.arriving, ahead),
-        landings=(*tiers.landings, (number, ahead.stored_id)),
-    )
+    ahead = replace(ahead, moved_pages=moved, image_sent=True)
+    if tiers.landings and tiers.landings[-1] == (number, ahead.stored_id):
+        return replace(tiers, ahead=None, arriving=(*tiers.arriving, ahead))
+    return replace(tiers, ahead=ahead)

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import replace
 
 from ignisd.engine.admission import awaits_leader, look_up, wanted_pages
+from ignisd.engine.check_tiers import check_tiers
 from ignisd.engine.room import gainable
-from ignisd.engine.tiers import Tiers
 from ignisd.engine.types import Phase, Round
 from ignisd.engine.world import Sequence, World, free_lane, standing
-from state.check import check_ledgers, check_tier, stranded
+from state.check import check_ledgers, stranded
 from state.reuse import Match
 from state.spec import PAGE_TOKENS
 
@@ -29,8 +29,7 @@ def check_world(world: World) -> None:
     assert not lost, f"retained states {lost} lack their pages or their slot"
     _check_sequences(world)
     _check_captures(world)
-    if world.tiers is not None:
-        _check_tiers(world, world.tiers)
+    check_tiers(world)
     numbers = [one.number for one in world.in_flight]
     assert numbers == sorted(set(numbers)), f"rounds under way out of order: {numbers}"
     counters = world.counters
@@ -75,31 +74,6 @@ def _check_placed(world: World, seq: Sequence) -> None:
         assert not seq.cuts, f"request {key} decodes with cuts {seq.cuts}"
         stands = prompt + seq.issued - 1
         assert seq.position == stands, f"request {key} at {seq.position}, not {stands}"
-
-
-def _check_tiers(world: World, tiers: Tiers) -> None:
-    """What the tiers below hold and what they are held for agree with every move under way."""
-    reads = Counter(stored_id for _, stored_id in tiers.claimed)
-    reads.update(tiers.writing)
-    writes = {stored_id for _, stored_id in tiers.landings} | tiers.reading
-    if tiers.ahead is not None:
-        writes.add(tiers.ahead.stored_id)
-    for seq in world.sequences.values():
-        if seq.stored_id is None:
-            continue
-        if seq.phase is Phase.EVICTING:
-            writes.add(seq.stored_id)
-        elif seq.phase is Phase.RESTORING and seq.stored_id in tiers.arena.index:
-            reads[seq.stored_id] += 1
-        else:
-            filed = tiers.on_shelf(seq.stored_id) is not None
-            there = filed or seq.stored_id in tiers.arena.index or seq.stored_id in tiers.reading
-            assert there, f"request {seq.request.id} is {seq.phase} and lies nowhere"
-    given_up = tiers.orphans & tiers.arena.pending.keys()
-    check_tier(tiers.arena, reads=reads, writes=writes | given_up)
-    if tiers.shelf is not None:
-        reading = Counter(one for one in tiers.reading if one in tiers.shelf.index)
-        check_tier(tiers.shelf, reads=reading, writes=tiers.writing)
 
 
 def _check_captures(world: World) -> None:

@@ -10,9 +10,9 @@ nobody has heard yet is the next that is delivered.
 from dataclasses import replace
 
 from ignisd.engine.demotion import displacing, may_give_way
-from ignisd.engine.moves import Lower
 from ignisd.engine.room import gainable
 from ignisd.engine.types import Phase
+from ignisd.engine.windows import send_window
 from ignisd.engine.world import Sequence, World, count, standing, unstored, with_sequence
 from state.chain import Chain
 from state.spec import PAGE_TOKENS, Class
@@ -186,27 +186,11 @@ def _as_stored(seq: Sequence, stored_id: int, now_ms: float) -> Stored:
 
 def _window(world: World, seq: Sequence) -> World:
     """The next pages of a sequence go down, its image with the first of them."""
-    tiers, number = world.tiers, world.next_round
-    assert tiers is not None
+    assert world.tiers is not None
     assert seq.stored_id is not None
-    located = tiers.arena.located(seq.stored_id)
-    first = seq.lane is not None
-    if first:
-        tiers = tiers.charged(0, 1)
-    end = min(seq.moved_pages + tiers.affordable_pages(), len(located.missing))
-    pages = located.missing[seq.moved_pages : end]
-    if not (first or pages):
-        return world
-    lower = Lower(
-        stored_id=seq.stored_id,
-        pages=tuple(seq.table[page] for page in pages),
-        cells=tuple(located.page_cells[page] for page in pages),
-        lane=seq.lane,
-        image_cells=located.image_cells if first else (),
+    tiers, moved = send_window(
+        world.tiers, seq.stored_id, seq.table, seq.moved_pages, world.next_round, lane=seq.lane
     )
-    tiers = tiers.charged(len(pages), 0).touching(seq.stored_id, number)
-    tiers = replace(tiers, lowers=(*tiers.lowers, lower))
-    if end == len(located.missing):
-        tiers = replace(tiers, landings=(*tiers.landings, (number, seq.stored_id)))
-    seq = replace(seq, lane=None, moved_pages=end)
-    return count(with_sequence(replace(world, tiers=tiers), seq), evicted_pages=len(pages))
+    sent = moved - seq.moved_pages
+    seq = replace(seq, lane=None, moved_pages=moved)
+    return count(with_sequence(replace(world, tiers=tiers), seq), evicted_pages=sent)

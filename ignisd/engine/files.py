@@ -61,6 +61,11 @@ class FileThreads:
             fault = str(corrupt)
         return lambda world, now_ms: file_read(world, order.stored_id, fault, now_ms)
 
+    def abort(self) -> None:
+        """The engine has failed: no file gets its name any more, not even one that is begun."""
+        self._disk.stop_naming()
+        self.stop()
+
     def stop(self) -> None:
         """Take no more orders, and drop those that have not begun."""
         self._writer.shutdown(wait=False, cancel_futures=True)

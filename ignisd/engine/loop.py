@@ -198,6 +198,8 @@ class Engine:
         try:
             await self._turns()
         except BaseException as error:
+            if self._files is not None:
+                self._files.abort()
             self._fail(f"the engine has died: {type(error).__name__}")
             raise
         finally:

@@ -221,16 +221,18 @@ def _claimed(
         tiers = replace(tiers, shelf=tiers.shelf.touch(stored.id, now_ms))
     world = replace(world, tiers=tiers)
     tier = Tier.KV_DISK if from_file else Tier.KV_RAM
-    world, reuse = account(world, seq.request, found, (stored, tier))
-    began_ms = seq.timings.admitted_ms
-    waited_ms = 0.0 if began_ms is None else now_ms - began_ms
+    reuse = seq.reuse
+    if not seq.told:
+        world, reuse = account(world, seq.request, found, (stored, tier))
+        began_ms = seq.timings.admitted_ms
+        reuse = replace(reuse, restore_ms=0.0 if began_ms is None else now_ms - began_ms)
     world, slot = keep_restored(world, seq, stored.kind, stored.length, now_ms)
     seq = replace(
         seq,
         phase=Phase.PREFILLING,
         position=stored.length,
         found=None,
-        reuse=seq.reuse if seq.told else replace(reuse, restore_ms=waited_ms),
+        reuse=reuse,
     )
     world = tally(with_sequence(world, seq), "restored", tier)
     return world, replace(start, keep_slot=slot)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from ignisd.engine.admission import LookUp, admit_all, entry_pages
 from ignisd.engine.ahead import landed_ahead, plan_ahead
 from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
+from ignisd.engine.delivery import fold_tokens
 from ignisd.engine.eviction import evict_for_page, landed, plan_windows
 from ignisd.engine.moves import Order
 from ignisd.engine.pacing import may_prefill, paced
@@ -32,7 +33,6 @@ from ignisd.engine.types import (
     Started,
     Tier,
     Timings,
-    Token,
 )
 from ignisd.engine.world import (
     InFlight,
@@ -280,7 +280,7 @@ def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tup
     )
     world = publish(world, result.number, frozenset(result.captured), now_ms)
     world = _started(world, result.number)
-    world = _sampled(world, result, now_ms)
+    world = fold_tokens(world, result.tokens, now_ms)
     world = _moved(world, result.number, now_ms)
     return take_events(world)
 
@@ -320,63 +320,3 @@ def _started(world: World, number: int) -> World:
 
 
 _CACHED = {Tier.DEVICE: "device_tokens", Tier.KV_RAM: "ram_tokens", Tier.KV_DISK: "disk_tokens"}
-
-
-def _sampled(world: World, result: RoundResult, now_ms: float) -> World:
-    """Deliver tokens, and end the answers that they end."""
-    fed: list[Sequence] = []
-    events: list[Event] = []
-    ends: list[tuple[Sequence, FinishReason]] = []
-    for request_id, token in result.tokens.items():
-        seq = world.sequences.get(request_id)
-        if seq is None:
-            continue
-        if seq.replaying:
-            seq = _replayed(seq, token)
-            fed.append(seq)
-            continue
-        reason = _end(seq, token)
-        if seq.limit_tokens > 0:
-            seq = replace(
-                seq,
-                answer=seq.answer.add(token),
-                generated=seq.generated + 1,
-                timings=_later(seq.timings, now_ms),
-            )
-            if reason is not FinishReason.STOP:
-                events.append(Token(request_id, token))
-        if reason is None:
-            fed.append(seq)
-        else:
-            ends.append((seq, reason))
-    world = with_sequences(world, fed)
-    world = replace(world, events=(*world.events, *events))
-    for seq, reason in ends:
-        world = finish(world, seq, reason, now_ms)
-    return world
-
-
-def _replayed(seq: Sequence, token: int) -> Sequence:
-    """A token that was delivered before its sequence had to begin anew has been sampled again."""
-    known = seq.answer[len(seq.answer) - seq.replaying]
-    assert token == known, (
-        f"request {seq.request.id} was computed anew and sampled {token}, not {known} as before"
-    )
-    return replace(seq, replaying=seq.replaying - 1)
-
-
-def _end(seq: Sequence, token: int) -> FinishReason | None:
-    """Why a sequence ends with its next token, None when it goes on."""
-    if seq.limit_tokens == 0:
-        return FinishReason.LENGTH
-    if token in seq.request.stop_ids:
-        return FinishReason.STOP
-    return FinishReason.LENGTH if seq.generated + 1 == seq.limit_tokens else None
-
-
-def _later(timings: Timings, now_ms: float) -> Timings:
-    """The timings after one token more."""
-    if timings.first_token_ms is None or timings.last_token_ms is None:
-        return replace(timings, first_token_ms=now_ms, last_token_ms=now_ms)
-    gap_ms = max(timings.longest_gap_ms, now_ms - timings.last_token_ms)
-    return replace(timings, last_token_ms=now_ms, longest_gap_ms=gap_ms)

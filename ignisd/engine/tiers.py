@@ -53,12 +53,14 @@ class Ahead:
         stored_id: in the arena.
         hits: how often it had been claimed when it was chosen.
         moved_pages: of those that must be moved.
+        image_sent: whether its image has gone down.
     """
 
     retained_id: int
     stored_id: int
     hits: int
     moved_pages: int = 0
+    image_sent: bool = False
 
 
 def _nothing() -> Mapping[int, int]:

@@ -1,10 +1,10 @@
 """How a request gets to the model that it is for: at once, or after a wait until that is loaded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, json
 from starlette.requests import Request
@@ -56,7 +56,7 @@ class Entrance:
 
     @asynccontextmanager
     async def admitted(
-        self, request: Request, body: bytes, prepare: Callable[[ModelInfo], Awaitable[P]]
+        self, request: Request, body: bytes, prepare: Callable[[ModelInfo], Coroutine[Any, Any, P]]
     ) -> AsyncIterator[tuple[Serving, P]]:
         """What serves a request, and the request prepared for just that.
 
@@ -75,11 +75,11 @@ class Entrance:
             name = await self._name_if_none_serves(body)
             serving = await self._let_in(request, name, held)
             try:
-                prepared = await prepare(serving.model)
+                prepared = await while_connected(request, prepare(serving.model))
             except ModelNotFound as error:
                 held.close()
                 serving = await self._let_in(request, error.wanted, held)
-                prepared = await prepare(serving.model)
+                prepared = await while_connected(request, prepare(serving.model))
             yield serving, prepared
 
     async def _name_if_none_serves(self, body: bytes) -> str | None:
@@ -92,6 +92,8 @@ class Entrance:
         if self._service.num_waiting >= self._options.max_preparing:
             raise Overloaded(self._options.max_preparing)
         place = held.enter_context(self._service.line_up(name))
+        if place.settled:
+            return await place.wait()
         try:
             async with asyncio.timeout(self._options.load_wait_s):
                 return await while_connected(request, place.wait())

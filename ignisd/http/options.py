@@ -47,7 +47,8 @@ class HttpOptions:
             --server-developer-message-policy, --server-strip-volatile-headers,
             --server-reasoning-field and --server-calls-in-reasoning.
         num_workers: threads that parse, render and tokenize.
-        max_preparing: requests that may be with these threads, or wait for them.
+        max_preparing: requests that may be with these threads, or wait for them
+            (--server-queue).
         now_ms: the engine's clock, in milliseconds.
         now_s: the wall clock, in Unix seconds.
         draw_seed: a fresh 32-bit seed.
@@ -79,4 +80,5 @@ class HttpOptions:
         self.max_body_bytes = other.max_body_bytes
         self.load_wait_s = other.load_wait_s
         self.request_timeout_s = other.request_timeout_s
+        self.max_preparing = other.max_preparing
         self.chat = other.chat

@@ -71,15 +71,18 @@ class RetainedStates:
     async def explain(self, request: Request) -> Response:
         """What a chat or a completion would reuse if it came now, and why not more."""
         body = await self._entrance.read(request)
-        chat, key = await self._intake.run(lambda: is_chat(body)), scope_key(request)
-
-        async def prepare(model: ModelInfo) -> Prepared | PreparedPlain:
-            if chat:
-                return await self._intake.prepare_chat(body, model, key)
-            return await self._intake.prepare_plain(body, model, key)
-
-        async with self._entrance.admitted(request, body, prepare) as (serving, prepared):
+        chat = await self._intake.run(lambda: is_chat(body))
+        async with self._entrance.admitted(
+            request, body, lambda model: self._prepared(chat, body, model, request)
+        ) as (serving, prepared):
             return JsonResponse(self._explained(serving.engine.world, prepared, serving.model))
+
+    async def _prepared(
+        self, chat: bool, body: bytes, model: ModelInfo, request: Request
+    ) -> Prepared | PreparedPlain:
+        if chat:
+            return await self._intake.prepare_chat(body, model, scope_key(request))
+        return await self._intake.prepare_plain(body, model, scope_key(request))
 
     def _explained(
         self, world: World, prepared: Prepared | PreparedPlain, model: ModelInfo

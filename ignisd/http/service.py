@@ -173,8 +173,6 @@ class Service:
         for place in list(self._line):
             if place.name in (None, model.name):
                 place.grant(serving)
-            else:
-                place.refuse(ModelSwitching(model.name, retry_after_s=self.retry_after_s()))
         return serving
 
     def set_switching(self, target: str) -> None:

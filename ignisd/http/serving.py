@@ -130,6 +130,11 @@ class Place:
             self._granted.result().leave()
         self._granted.cancel()
 
+    @property
+    def settled(self) -> bool:
+        """Whether it was granted or refused."""
+        return self._granted.done()
+
     def grant(self, serving: Serving) -> None:
         """The model is there; nobody stops it until the place is given up."""
         self._line.remove(self)

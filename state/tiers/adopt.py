@@ -34,7 +34,8 @@ def adopt(
         charged[shelf.path_of(stored)] = whole_blocks(record.file_bytes)
     writer = Writer()
     if found.trouble is not None:
-        writer = writer.after(found.trouble, "what is no use could not be removed", now_ms)
+        why = "at the start a directory could not be made, or what is no use could not be removed"
+        writer = writer.after(found.trouble, why, now_ms)
     full = replace(
         shelf,
         index=index,

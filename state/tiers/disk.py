@@ -3,6 +3,7 @@
 Nothing here decides or retries anything. Every method blocks and may raise OSError.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,13 @@ class Listed:
 
 
 class Disk:
-    """The file system as the disk tier sees it."""
+    """The file system as the disk tier sees it.
+
+    Attributes:
+        names: whether files may still get their names.
+    """
+
+    names: bool = True
 
     def make_directory(self, path: Path) -> None:
         """A directory that only its owner can enter, with those above it, which outlasts a loss
@@ -103,9 +110,15 @@ class Disk:
         """Let the cache drop what it holds of a file, which nobody will read soon."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def stop_naming(self) -> None:
+        """From now on no file gets its name: what is being written is not to be found again."""
+        self.names = False
+
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, at once and in place of whatever has that name."""
-        os.rename(old, new)
+        """Give a file another name, in the place of one that has it."""
+        if not self.names:
+            raise OSError(errno.ECANCELED, "files get no names any more", str(new))
+        old.replace(new)
 
     def sync_directory(self, path: Path) -> None:
         """Wait until the names in a directory are on the medium."""

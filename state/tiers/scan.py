@@ -49,7 +49,7 @@ class Scan:
         damaged: the files that were bad, with what was wrong, by path.
         num_strays: unfinished files, and those of live sequences of a process that is gone.
         left: what should have been removed and could not be.
-        trouble: why that was.
+        trouble: why that was, or why a directory could not be made.
     """
 
     records: tuple[Record, ...]
@@ -96,12 +96,11 @@ def scan(disk: Disk, root: Path, layout: Layout, *, deep: bool = False) -> Scan:
         deep: check the cells as well.
 
     Raises:
-        OSError: the directories cannot be listed.
+        OSError: the directories cannot be made or listed.
     """
     own = directory_of(root, layout.fingerprint)
-    disk.make_directory(own)
-    disk.restrict(own)
     sweep = _Sweep(disk)
+    sweep.make(own)
     for directory in sorted(one.path for one in disk.entries(root) if not one.is_file):
         if is_stamp(directory.name):
             for one in sorted(disk.entries(directory), key=lambda listed: listed.path):
@@ -130,6 +129,17 @@ class _Sweep:
         self.num_strays = 0
         self.left: list[Charged] = []
         self.trouble: Trouble | None = None
+
+    def make(self, own: Path) -> None:
+        """The directory of what can be used. Where there is no room for it now, there may be when
+        the first file is written."""
+        try:
+            self._disk.make_directory(own)
+            self._disk.restrict(own)
+        except OSError as error:
+            self.trouble = trouble_of(error)
+            if self.trouble is not Trouble.FULL:
+                raise
 
     def look_at(self, one: Listed, layout: Layout | None, deep: bool) -> None:
         """Keep a file, or remove it."""

@@ -15,7 +15,9 @@ from tests.bench.promise import Asked, History, Promise, Prompt, read_prompt, si
 ANSWER_TOKENS = 24
 _TIMEOUT_S = 600.0
 _HEADER = "x-ignis-reuse"
-_GAVE_WAY = ("evicted", "no_slot")
+_GAVE_WAY = ("evicted", "no_slot", "below_floor")
+"""Reasons of a request that would have had more with more slots: a state below the device is left
+where it is if it would not save enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Row:
     Args:
         prompt, cached: tokens, as the answer's usage has them.
         most: tokens that it can have resumed at most.
-        kind: of the state that it resumed from, if any.
+        kind, tier: of the state that it resumed from, if any, and where it lay.
         why: why it reused nothing, or not more.
         same: whether the answer is the cold one; None where that was not tried.
     """
@@ -39,6 +41,7 @@ class Row:
     promise: Promise
     most: int
     kind: str | None
+    tier: str | None
     why: str | None
     same: bool | None = None
 
@@ -46,17 +49,16 @@ class Row:
         """What is wrong with it; "slots" where only the number of slots is, "" for nothing.
 
         Args:
-            used, slots: how many slots hold a state at the end, of how many.
+            used, slots: how many slots held a state at the same time, of how many.
         """
         if self.same is False:
             return "the answer differs from the cold one"
         if self.cached > self.most:
             return f"{self.cached} tokens cached, but at most {self.most} were ever sent before"
-        if self.cached < self.promise.firm and self.promise.needed <= slots:
-            return f"{self.cached} tokens cached, {self.promise.firm} promised ({self.why})"
         if self.cached >= self.promise.ample:
             return ""
-        if used == slots and self.why in _GAVE_WAY:
+        firm = self.promise.firm if self.promise.needed <= slots else 0
+        if self.cached >= firm and used == slots and self.why in _GAVE_WAY:
             return "slots"
         return f"{self.cached} tokens cached, {self.promise.ample} promised ({self.why})"
 
@@ -69,6 +71,7 @@ class Talker:
         url: where it listens.
         fields: for every request's body.
         cold_tokens: of the prompts of cold answers, which have no rows.
+        slots_used, num_slots: most slots that were seen to hold a state, and slots.
         read_before: what the device had read before the first request.
     """
 
@@ -78,6 +81,8 @@ class Talker:
     rows: list[Row] = field(default_factory=list)
     history: History = field(default_factory=History)
     cold_tokens: int = 0
+    slots_used: int = 0
+    num_slots: int = 0
     read_before: int = field(init=False)
     _client: openai.OpenAI = field(init=False, repr=False)
     _model: str = field(init=False)
@@ -97,11 +102,12 @@ class Talker:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def slots(self) -> tuple[int, int]:
-        """Slots that hold a state, and slots."""
-        told: Any = self._client.get("/reuse", cast_to=object)
+    def _count_slots(self) -> None:
+        told: Any = self._client.get("/reuse?limit=1", cast_to=object)
         slots = told["totals"]["slots"]
-        return int(slots["used"]), int(slots["total"])
+        with self._lock:
+            self.slots_used = max(self.slots_used, slots["used"])
+            self.num_slots = slots["total"]
 
     def device_read(self) -> int:
         """Prompt tokens that the device has read, whoever asked."""
@@ -176,7 +182,8 @@ class Talker:
         cached = usage.prompt_tokens_details.cached_tokens
         assert cached == told["cached_tokens"], f"{usage} and {told}"
         assert usage.prompt_tokens == asked.prompt.length, f"{usage} of {asked.prompt.length}"
-        facts = {"kind": told["kind"], "miss": told["miss_reason"] or told["shortfall"]}
+        why = told["miss_reason"] or told["shortfall"]
+        facts = {"kind": told["kind"], "tier": told["tier"], "miss": why}
         row = self._row(chat, what, asked, usage.prompt_tokens, cached, facts)
         return row, _message(answer)
 
@@ -191,6 +198,7 @@ class Talker:
     ) -> Row:
         with self._lock:
             most = self.history.answered(asked, cached)
+        self._count_slots()
         return Row(
             who=chat.name,
             turn=chat.turn,
@@ -201,6 +209,7 @@ class Talker:
             promise=asked.promise,
             most=most,
             kind=facts.get("kind"),
+            tier=facts.get("tier"),
             why=facts.get("miss"),
         )
 

@@ -18,7 +18,7 @@ LOOPS = (0, 2, 0, 1, 0, 3, 0, 0, 4, 0)
 _SYSTEM_WORDS, _TASK_WORDS = 260, 200
 _LONG_WORDS, _SHORT_WORDS = 160, 40
 _TOOLS = {
-    "read_file": ("Reads a file of the project.", ("path", "first_line", "last_line")),
+    "read_file": ("Reads a file of project {seed}.", ("path", "first_line", "last_line")),
     "search": ("Searches the files of the project for a pattern.", ("pattern", "folder")),
     "edit_file": ("Replaces a text in a file by another.", ("path", "old_text", "new_text")),
     "run_tests": ("Runs the tests that match a name.", ("name", "timeout_seconds")),
@@ -26,14 +26,15 @@ _TOOLS = {
 }
 
 
-def tools(*names: str) -> list[Message]:
-    """Descriptions of the named tools, or of all."""
+def tools(seed: str, *names: str) -> list[Message]:
+    """Descriptions of the named tools, or of all; the first names the seed, so that prompts of
+    other runs have hardly a word in common with these."""
     return [
         {
             "type": "function",
             "function": {
                 "name": name,
-                "description": _TOOLS[name][0],
+                "description": _TOOLS[name][0].format(seed=seed),
                 "parameters": {
                     "type": "object",
                     "properties": {
@@ -111,7 +112,7 @@ class Conversation:
 def opening(seed: str) -> Conversation:
     """The conversation with the user, before its first turn."""
     system = f"You are an agent that writes programs.\n\n{text_of(f'{seed} system', _SYSTEM_WORDS)}"
-    return Conversation("main", "", [{"role": "system", "content": system}], tools())
+    return Conversation("main", "", [{"role": "system", "content": system}], tools(seed))
 
 
 def user_text(seed: str, turn: int) -> str:
@@ -141,7 +142,7 @@ def subagents(seed: str, number: int) -> Iterator[Conversation]:
             f"agent {each}",
             "@agent",
             [{"role": "system", "content": system}],
-            tools("read_file", "search", "run_tests"),
+            tools(seed, "read_file", "search", "run_tests"),
         )
         agent.say(task)
         yield agent

@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import openai
+
 from tests.bench.agent_client import Row, Talker
 from tests.bench.agent_story import (
     LOOPS,
@@ -43,6 +45,7 @@ _HEAD = (
     "cached",
     "recomputed",
     "kind",
+    "tier",
     "reason",
 )
 _SUMS = ("who", "requests", "prompt", "promised", "cached", "recomputed", "share cached")
@@ -147,8 +150,8 @@ def report(talker: Talker, seed: str, *, alone: bool = True) -> int:
     rows = talker.rows
     print(_table([_HEAD, *map(_line, rows)], numbers=(3, 6)), end="\n\n")
     print(_table([_SUMS, *(_sums(name, mine) for name, mine in _groups(rows))], numbers=(1, 6)))
-    used, slots = talker.slots()
-    print(f"\nseed {seed}; {used} of {slots} slots hold a state at the end")
+    used, slots = talker.slots_used, talker.num_slots
+    print(f"\nseed {seed}; up to {used} of {slots} slots held a state")
     checked = [row.same for row in rows if row.same is not None]
     print(f"{len(checked)} answers compared with cold ones, {sum(checked)} equal")
     told = sum(row.prompt - row.cached for row in rows) + talker.cold_tokens
@@ -162,10 +165,10 @@ def report(talker: Talker, seed: str, *, alone: bool = True) -> int:
         if verdict == "slots":
             short += 1
             missing = row.promise.ample - row.cached
-            print(f"no slot was left for {name}: {missing} tokens short ({row.why})")
+            print(f"slots were short for {name}: {missing} tokens fewer ({row.why})")
         elif verdict:
             wrong.append(f"{name}: {verdict}")
-    kept = "every promise was kept" + (f", but for {short} that wanted a slot" if short else "")
+    kept = "every promise was kept" + (f", but for {short} with too few slots" if short else "")
     print("\n".join(f"FAILED: {text}" for text in wrong) or kept)
     return 1 if wrong else 0
 
@@ -206,6 +209,7 @@ def _line(row: Row) -> tuple[str, ...]:
         str(row.cached),
         str(row.prompt - row.cached),
         row.kind or "-",
+        row.tier or "-",
         row.why or "",
     )
 
@@ -231,9 +235,13 @@ def main() -> int:
 
 
 def _played(url: str, api_key: str, plan: Plan, seed: str, *, alone: bool) -> int:
-    with Talker(url, api_key) as talker:
-        play(talker, plan, seed)
-        return report(talker, seed, alone=alone)
+    try:
+        with Talker(url, api_key) as talker:
+            play(talker, plan, seed)
+            return report(talker, seed, alone=alone)
+    except openai.OpenAIError as error:
+        print(f"{url}: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

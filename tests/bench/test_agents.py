@@ -99,8 +99,9 @@ def test_the_opening_of_a_turn_outlives_its_tool_calls(
     fault: str, status: int, tmp_path: Path
 ) -> None:
     """More calls than slots: what is not of full rank has given way when the next turn comes."""
+    few = ("--reuse-retained-host", "8", "--reuse-kv-host-pool-bytes", "0")
     with (
-        daemon_with(fault, tmp_path, "--reuse-retained-host", "8") as started,
+        daemon_with(fault, tmp_path, *few) as started,
         Talker(started.url) as talker,
     ):
         chat = opening("opening")

@@ -104,7 +104,7 @@ def _request(number: int, rng: np.random.Generator, now_ms: float) -> Request:
     )
 
 
-def _answered(work: Round) -> RoundResult:
+def answered(work: Round) -> RoundResult:
     """What a device would say."""
     tokens = {step.sequence_id: 7 for step in work.decode}
     rows, captured = 0, [save.slot for save in work.saves]
@@ -133,7 +133,7 @@ def timed(num_rounds: int) -> Timed:
         if under_way is not None:
             world, _ = scheduler.commit(world, under_way, now_ms)
         done = time.thread_time()
-        under_way = _answered(work)
+        under_way = answered(work)
         if turn >= 200 and len(world.running) == NUM_RUNNING:
             timed.plan_us.append(1e6 * (planned - began))
             timed.commit_us.append(1e6 * (done - planned))

@@ -22,7 +22,6 @@ from ignisd.engine.types import (
     Phase,
     Request,
     Round,
-    SamplingParams,
     Started,
     Token,
 )
@@ -31,7 +30,7 @@ from state.chain import chain_of, link_page
 from state.retention import RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 from tests.engine.sim_disk import random_files, random_tiers
-from tests.engine.traffic import Traffic
+from tests.engine.traffic import Traffic, sampling_of
 from tests.fake_device import FakeDevice, cold_answer
 
 STOP_IDS = frozenset({3, 77, 200})
@@ -206,7 +205,7 @@ class Simulation:
             name=f"request-{request_id}",
             chain=chain_of(prompt.tokens, b"" if rng.random() < 0.95 else b"pepper", self.link),
             marks=prompt.marks,
-            sampling=SamplingParams(seed=rng.choice((0, 0, 5))),
+            sampling=sampling_of(rng, request_id),
             max_tokens=rng.choice(self.lengths),
             stop_ids=STOP_IDS,
             cls=rng.choice((Class.INTERACTIVE, Class.AGENT)),

@@ -8,7 +8,7 @@ from ignisd.engine import scheduler
 from ignisd.engine.room import gainable, make_room
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import FinishReason, Phase, SamplingParams
-from ignisd.engine.world import Limits
+from ignisd.engine.world import Limits, with_sequence
 from state.retained import Kind
 from state.retention import Marks
 from state.spec import Class
@@ -350,3 +350,24 @@ def test_a_world_is_never_changed() -> None:
     assert second[1] is not None
     assert first[1].decode == second[1].decode
     assert picture == (before.pages, dict(before.sequences), before.queue, len(before.index))
+
+
+def test_an_answer_that_differs_when_computed_anew_ends_with_an_error() -> None:
+    harness = Harness(num_lanes=1)
+    agent = harness.submit(words(100, 1), max_tokens=50, cls=Class.AGENT)
+    for _ in range(20):
+        harness.turn()
+    told = len(harness.answers[agent])
+    assert told > 5
+    person = harness.submit(words(100, 2), max_tokens=2)
+    while harness.world.sequences[agent].phase is not Phase.QUEUED:
+        harness.turn()
+    seq = harness.world.sequences[agent]
+    other = replace(seq.request, sampling=SamplingParams(seed=9))
+    harness.world = with_sequence(harness.world, replace(seq, request=other))
+    harness.drain()
+    harness.assert_cold(person)
+    assert harness.finishes[agent].reason is FinishReason.ERROR
+    assert "--reuse-kv-host-pool-bytes" in (harness.finishes[agent].message or "")
+    assert len(harness.answers[agent]) >= told
+    harness.assert_leak_free()

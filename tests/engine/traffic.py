@@ -17,6 +17,15 @@ class Prompt:
     marks: Marks
 
 
+def sampling_of(rng: random.Random, request_id: int) -> SamplingParams:
+    """A draw, now and then with penalties that look at what was said before."""
+    return SamplingParams(
+        seed=rng.choice((0, 0, 5)),
+        frequency_penalty=0.5 * (request_id % 4 == 0),
+        repetition_penalty=1.5 if request_id % 6 == 0 else 1.0,
+    )
+
+
 class Traffic:
     """Prompts that grow out of each other: systems, turns, retries, forks, edits."""
 

@@ -112,7 +112,7 @@ def joined(events, field="content"):
     return "".join(pieces)
 
 
-async def until(condition, seconds=5.0):
+async def until(condition, seconds=30.0):
     """Let the loop run until something holds."""
     async with asyncio.timeout(seconds):
         while True:

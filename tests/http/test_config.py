@@ -182,7 +182,8 @@ async def test_http_follows_a_change_at_once():
         assert (await client.post(CHAT, json=long)).status_code == 400
         changes = {"request-timeout": 0.5, "reasoning-field": "both"}
         assert (await client.patch("/v1/config", json={"server": changes})).is_success
-    assert options.request_timeout_s == 0.5
+        assert (await client.patch("/v1/config", json={"server.queue": 3})).is_success
+    assert (options.request_timeout_s, options.max_preparing) == (0.5, 3)
     assert options.chat.reasoning_field is ReasoningField.BOTH
 
 

@@ -111,6 +111,20 @@ async def test_what_is_sent_ahead_hides_no_leaving(streamed, ahead, reset):
         await until(lambda: rig.engine.left == CANCELLED)
 
 
+async def test_a_client_that_leaves_while_a_call_is_held_back_is_noticed():
+    """Nothing is sent for a call before it is complete, so nothing sent tells of the leaving."""
+    rig, gate = gated("<tool_call>\n<function=f>\n<parameter=a>\n" + "x" * 500)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with listening(rig.app) as address, connected(address) as (reader, writer):
+        writer.write(raw_request(ask(stream=True, tools=tools)))
+        open_gate(gate)
+        head = await read_until(reader, b"\r\n\r\n")
+        assert b"200" in head.splitlines()[0]
+        await until(lambda: gate.locked())
+        writer.close()
+        await until(lambda: rig.engine.left == CANCELLED)
+
+
 async def test_a_wish_for_another_protocol_hides_no_leaving():
     rig, _ = gated()
     wish = (
@@ -330,3 +344,21 @@ async def test_headers_that_dribble_in_end_with_the_idle_time(monkeypatch):
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await hang_up(writer)
+
+
+async def test_a_stop_amid_what_was_sent_ahead_is_no_surprise():
+    reported: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    rig, _ = gated()
+    writers = []
+    async with listening(rig.app) as address:
+        for streamed in (False, True):
+            writers.append((await connect(address))[1])
+            writers[-1].write(raw_request(ask(stream=streamed), extra=HEALTH))
+        await until(lambda: len(rig.engine.requests) == 2)
+        await asyncio.sleep(0.1)
+    for writer in writers:
+        await hang_up(writer)
+    errors = [context.get("exception") for context in reported]
+    assert not [error for error in errors if not isinstance(error, asyncio.CancelledError)]

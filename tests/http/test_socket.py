@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
+import threading
 
 import httpx
 import openai
 import pytest
 
+from ignisd.chat.parse import parse_chat
 from ignisd.engine.types import FinishReason
+from ignisd.http import intake
 from ignisd.http.keys import KeyRing
 from ignisd.http.options import HttpOptions
 from tests.chat.toy import toy_model
@@ -278,3 +281,36 @@ async def test_rubbish_is_survived(rubbish):
         writer.close()
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"http://{address}/health")).is_success
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_prompts_of_those_who_left_are_not_read(monkeypatch, streamed):
+    """They wait for a thread; of ten that do, nine leave."""
+    release, begun = threading.Event(), []
+    real = parse_chat
+
+    def slow(body, policies):
+        begun.append(body)
+        release.wait(10)
+        return real(body, policies)
+
+    monkeypatch.setattr(intake, "parse_chat", slow)
+    rig = make_rig(options=HttpOptions(num_workers=1))
+    async with listening(rig.app) as address, httpx.AsyncClient() as client:
+        first = asyncio.create_task(client.post(f"http://{address}{CHAT}", json=ask()))
+        await until(lambda: begun)
+        writers = []
+        for number in range(9):
+            writers.append((await connect(address))[1])
+            writers[-1].write(raw_request(ask(stream=streamed, user=f"{number}")))
+        await asyncio.sleep(0.1)
+        last = asyncio.create_task(client.post(f"http://{address}{CHAT}", json=ask()))
+        await asyncio.sleep(0.1)
+        for writer in writers:
+            await hang_up(writer)
+        await asyncio.sleep(0.2)
+        release.set()
+        assert (await first).is_success
+        assert (await last).is_success
+    assert len(begun) == 2
+    assert len(rig.engine.requests) == 2

@@ -46,7 +46,7 @@ async def read_answer(reader):
         head = await read_until(reader, b"\r\n\r\n")
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
     if b"content-length" in fields:
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(30.0):
             body = await reader.readexactly(int(fields[b"content-length"]))
     else:
         body = await read_until(reader, b"\r\n0\r\n\r\n")
@@ -55,11 +55,11 @@ async def read_answer(reader):
 
 async def read_until(reader, mark):
     """All that comes up to a mark, and the mark."""
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         return await reader.readuntil(mark)
 
 
 async def read_to_end(reader):
     """All that comes until the other side closes."""
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         return await reader.read(-1)

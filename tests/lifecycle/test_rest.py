@@ -1,11 +1,13 @@
 """A daemon that gives its memory back while nobody asks, and serves again when somebody does."""
 
 import asyncio
+from collections.abc import Callable
 
 from ignisd.errors import ConfigError
 from ignisd.http.service import ServicePhase
 from ignisd.notify import words_for
-from tests.lifecycle.rig import Rig, plays, until
+from ignisd.settings import Settings
+from tests.lifecycle.rig import FakeModel, Rig, plays, until
 from tests.lifecycle.test_switch import ROUTES, refused
 
 SOON = "0.05"
@@ -131,7 +133,7 @@ async def test_a_setting_that_cannot_be_had_keeps_nobody_waiting(rig: Rig) -> No
     """It stays pending, and what served before serves again."""
     real = rig.loader.load
 
-    def load(settings, report):  # type: ignore[no-untyped-def]
+    def load(settings: Settings, report: Callable[[float], None]) -> FakeModel:
         if settings.model_max_context:
             raise ConfigError("so much does not fit")
         return real(settings, report)

@@ -91,7 +91,8 @@ async def test_what_no_switch_can_mean_is_refused_and_told(rig: Rig) -> None:
         answer = await rig.switch(name)
         refused(answer, "model_not_found", 404)
         assert "'a', 'b', 'c'" in answer.json["error"]["message"]
-    for body in ({}, {"model": 5}, [], None):
+    bodies: tuple[object, ...] = ({}, {"model": 5}, [], None)
+    for body in bodies:
         answer = await rig.call("/v1/models/switch", body, method="POST")
         refused(answer, "invalid_value", 400)
     assert rig.loader.events == ["load a"]
