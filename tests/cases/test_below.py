@@ -72,7 +72,7 @@ def test_v71_ten_prompts_come_back_from_host_memory_each_with_its_own_answer() -
             assert finish.cached_tokens == promised(len(prompt))
         harness.ask(words(100, 50), marks=Marks(opener=100))
     counters = harness.world.counters
-    assert counters.restored[Tier.KV_RAM] >= 20
+    assert counters.restored_from(Tier.KV_RAM) >= 20
     assert sum(counters.demoted.values()) <= 11, "what lies below already is not copied again"
 
 
@@ -96,7 +96,7 @@ def test_v73_what_went_down_is_what_was_written_whatever_ran_beside_it() -> None
     harness.assert_cold()
     counters = harness.world.counters
     assert compared > 200
-    assert min(counters.evictions, counters.resumed, counters.restored[Tier.KV_RAM]) > 0
+    assert min(counters.evictions, counters.resumed, counters.restored_from(Tier.KV_RAM)) > 0
 
 
 @catches("what-is-held-leaves")

@@ -30,6 +30,7 @@ from state.chain import chain_of, link_page
 from state.retention import RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 from tests.engine.sim_disk import random_files, random_tiers
+from tests.engine.sim_pins import Pins
 from tests.engine.traffic import Traffic, sampling_of
 from tests.fake_device import FakeDevice, cold_answer
 
@@ -134,6 +135,7 @@ class Simulation:
         self.checked: tuple[object, ...] = (None,) * 5
         self.now_ms = 0.0
         self.phases_cancelled: Counter[Phase] = Counter()
+        self.pins = Pins(seed)
 
     def run(self) -> Outcome:
         """Play until every request has ended; then everything must be given back."""
@@ -175,6 +177,8 @@ class Simulation:
             self._release()
         if rng.random() < 0.01:
             self.world = flush(self.world)
+            self.pins.note(self.world)
+        self.world = self.pins.disturb(self.world)
         self._deliver()
 
     def _cancel(self, open_ids: list[int]) -> None:
@@ -231,6 +235,7 @@ class Simulation:
             self._check_round(work)
             self.under_way.append(self.device.run(work))
         self._deliver()
+        self.pins.check(self.world)
         depth = 1 if work is not None and self.rng.random() < 0.8 else 0
         self._check_disk()
         worked = bool(self.under_way) or filed
