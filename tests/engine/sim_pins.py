@@ -38,7 +38,7 @@ class Pins:
         return changed
 
     def note(self, world: World) -> None:
-        """What is pinned now was changed on purpose."""
+        """What is pinned now is as it should be."""
         self.known, self.lost = set(_pinned(world)), _accounted(world)
 
     def check(self, world: World) -> None:
@@ -63,6 +63,7 @@ def _pinned(world: World) -> Iterator[bytes]:
 
 
 def _accounted(world: World) -> int:
-    """Pins that ended by themselves, and bad files, which may have been those of pinned states."""
+    """Pins that ended by themselves; bad files and what was flushed, which may have been pinned."""
     counters = world.counters
-    return sum(counters.pins_ended.values()) + counters.file_faults[FileWork.READ]
+    ended = sum(counters.pins_ended.values())
+    return ended + counters.file_faults[FileWork.READ] + counters.flushed

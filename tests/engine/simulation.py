@@ -116,8 +116,7 @@ class Simulation:
             self.world = replace(self.world, tiers=replace(tiers, shelf=shelf))
         self.commands: list[Command] = []
         self.link = _colliding if rng.random() < 0.2 else link_page
-        mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
-        self.lengths = (60, 100) if tight else rng.choice(mixed)
+        self.lengths = (60, 100) if tight else rng.choice(((0, 1, 2, 6, 20, 70), (0, 1, 5, 12)))
         self.traffic = Traffic(rng, limits.max_context)
         self.clients: dict[int, Client] = {}
         self.under_way: list[object] = []
@@ -166,7 +165,6 @@ class Simulation:
             self._release()
         if rng.random() < 0.01:
             self.world = flush(self.world)
-            self.pins.note(self.world)
         self.world = self.pins.disturb(self.world)
         self._deliver()
 
