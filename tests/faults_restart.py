@@ -7,11 +7,14 @@ from typing import Any
 from unittest.mock import patch
 
 from ignisd import fingerprint
-from ignisd.engine import spilling
+from ignisd.engine import scheduler, spilling
+from ignisd.engine.files import FileThreads
+from ignisd.engine.loop import Engine
 from state import chain
 from state.chain import Chain
 from state.spec import Fingerprint
 from state.tiers import adopt
+from state.tiers.disk import Disk
 from state.tiers.shelf import Room, Shelf
 from tests.planting import mutant
 
@@ -79,3 +82,26 @@ def keys_of_this_process_only() -> Plant:
 def nothing_is_written_out() -> Plant:
     """An orderly end takes everything that is retained with it."""
     return patch.object(spilling, "_emptied_device", lambda world, now_ms: world)
+
+
+@mutant
+def what_is_retained_is_written_after_an_engine_error() -> Plant:
+    """An engine that has died writes out what it retained, right or wrong."""
+    real = Engine._fail
+
+    def fail(self: Engine, message: str) -> None:
+        files, world = self._files, spilling.draining(self._world)
+        assert files is not None
+        for _ in range(20):
+            world, work = scheduler.plan(replace(world, sequences={}, queue=()), 1e9)
+            world, orders = scheduler.take_orders(world)
+            if work is not None:
+                done = self._runner.fetch(self._runner.run(work))
+                world, _ = scheduler.commit(
+                    replace(world, in_flight=world.in_flight[-1:]), done, 1e9
+                )
+            for order in orders:
+                world = FileThreads(Disk(), files._rows).execute(order)(world, 1e9)
+        real(self, message)
+
+    return patch.object(Engine, "_fail", fail)
