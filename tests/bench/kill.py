@@ -26,7 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -71,8 +71,11 @@ class Plan:
     @property
     def asks(self) -> list[Ask]:
         """Every request that there is."""
-        pairs = ((talk, turn) for talk in range(self.talks) for turn in range(self.turns))
-        return [Ask(f"kill {self.seed}", talk, turn) for talk, turn in pairs]
+        return [
+            Ask(f"kill {self.seed}", talk, turn, cls="agent" if talk % 3 == 0 else "interactive")
+            for talk in range(self.talks)
+            for turn in range(self.turns)
+        ]
 
 
 @dataclass(slots=True)
@@ -198,10 +201,10 @@ class Bench:
         whole = next((path for path in state_files(self.root) if path.name[0] != "l"), None)
         if whole is not None:
             raw = whole.read_bytes()
-            whole.with_name(f"{'0' * 32}-64{SUFFIX}{PARTIAL_SUFFIX}").write_bytes(
-                raw[: len(raw) // 2]
-            )
-            whole.with_name(f"{LIVE_PREFIX}999999{SUFFIX}").write_bytes(raw)
+            with suppress(OSError):  # on a full disk there may be less of it
+                whole.with_name(f"{LIVE_PREFIX}999999{SUFFIX}").write_bytes(raw)
+                half = whole.with_name(f"{'0' * 32}-64{SUFFIX}{PARTIAL_SUFFIX}")
+                half.write_bytes(raw[: len(raw) // 2])
 
     def _killed_starting(self, life: Life) -> None:
         command = [sys.executable, *self.program(life), "--server-bind", "127.0.0.1:0", *self.flags]

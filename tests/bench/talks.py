@@ -1,9 +1,12 @@
 """Conversations whose every prompt is known beforehand, and what is answered to them cold.
 
+Each prompt ends with a question for a fact that was told in an earlier turn or in the system block.
+The embedded model has learnt to answer these, so an answer tells whether what was reused is right.
 What the assistant has said is scripted, so that a prompt does not depend on any answer and each
 answer can be held against a cold one, whoever asked for it and whatever happened meanwhile.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +15,8 @@ from typing import Any
 
 import httpx
 
-from ignisd.bench.contender import text_of
+from ignisd.ember.curriculum import sentence
+from ignisd.ember.facts import Fact, draw_fact
 
 PATH = "/v1/chat/completions"
 TIMEOUT_S = 120.0
@@ -33,15 +37,13 @@ class Sizes:
     """How much is said, in words.
 
     Args:
-        system: in the system block, which several conversations share.
-        user: in a message of the user.
-        assistant: in an answer.
+        system: in the system block, which several conversations share, beside its facts.
+        user: in a message of the user, likewise.
         answer_tokens: that are asked for.
     """
 
     system: int = 60
     user: int = 90
-    assistant: int = 20
     answer_tokens: int = 16
 
 
@@ -51,28 +53,35 @@ class Ask:
 
     Args:
         seed: of all texts.
-        talk: which conversation; each third is an agent's, and each four share a system block.
+        talk: which conversation; each four share a system block.
         turn: counted from 0.
+        cls: the class that it asks for.
     """
 
     seed: str
     talk: int
     turn: int
     sizes: Sizes = Sizes()
-
-    @property
-    def cls(self) -> str:
-        """The class that it asks for."""
-        return "agent" if self.talk % 3 == 0 else "interactive"
+    cls: str = "interactive"
 
     @cached_property
     def messages(self) -> list[dict[str, str]]:
-        """What is said so far."""
-        sizes, name = self.sizes, f"{self.seed} {self.talk}"
-        said = [("system", text_of(f"{self.seed} system {self.talk // 4}", sizes.system))]
-        for turn in range(self.turn + 1):
-            said.append(("user", text_of(f"{name} user {turn}", sizes.user)))
-            said.append(("assistant", text_of(f"{name} assistant {turn}", sizes.assistant)))
+        """What is said so far: in each turn a fact is told and one of before is asked for."""
+        told = random.Random(f"{self.seed} system {self.talk // 4}")
+        facts: list[Fact] = []
+        for _ in range(2):
+            facts.append(_new_fact(told, facts))
+        stated = " ".join(fact.statement(told) for fact in facts)
+        said = [
+            ("system", f"You are a helpful assistant. {stated} {_talk(told, self.sizes.system)}")
+        ]
+        told = random.Random(f"{self.seed} talk {self.talk}")
+        for _ in range(self.turn + 1):
+            asked = told.choice(facts)
+            facts.append(_new_fact(told, facts))
+            text = f"{facts[-1].statement(told)} {_talk(told, self.sizes.user)}"
+            said.append(("user", f"{text} {asked.question(told)}"))
+            said.append(("assistant", asked.answer))
         return [{"role": role, "content": text} for role, text in said[:-1]]
 
     def body(self, **fields: object) -> dict[str, Any]:
@@ -142,7 +151,11 @@ def told(answer: Mapping[str, Any]) -> Told:
 
 
 def cold_answers(url: str, asks: Sequence[Ask], at_once: int = 4) -> dict[tuple[int, int], Told]:
-    """What is answered to each request with nothing reused and nothing left, by talk and turn."""
+    """What is answered to each request with nothing reused and nothing left, by talk and turn.
+
+    Raises:
+        ValueError: the answers hardly depend on the prompts, so that equal ones would tell nothing.
+    """
     with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
 
         def cold(one: Ask) -> Told:
@@ -152,4 +165,22 @@ def cold_answers(url: str, asks: Sequence[Ask], at_once: int = 4) -> dict[tuple[
 
         with ThreadPoolExecutor(at_once) as threads:
             answers = list(threads.map(cold, asks))
-    return {(one.talk, one.turn): answer for one, answer in zip(asks, answers, strict=True)}
+    found = {(one.talk, one.turn): answer for one, answer in zip(asks, answers, strict=True)}
+    distinct = len({answer.said for answer in found.values()})
+    if distinct < len(found) / 3:
+        raise ValueError(f"{distinct} different answers to {len(found)} prompts tell nothing")
+    return found
+
+
+def _new_fact(rng: random.Random, known: Sequence[Fact]) -> Fact:
+    """A fact that contradicts none of those told."""
+    keys = {fact.key for fact in known}
+    return next(fact for fact in iter(lambda: draw_fact(rng, False), None) if fact.key not in keys)
+
+
+def _talk(rng: random.Random, num_words: int) -> str:
+    """Talk of no consequence."""
+    text = ""
+    while len(text.split()) < num_words:
+        text = f"{text} {sentence(rng)}".strip()
+    return text
