@@ -20,12 +20,13 @@ from ignisd.engine.types import Place, Tier
 from ignisd.engine.world import World
 from ignisd.errors import EngineFailure, RequestError
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body, while_connected
+from ignisd.http.entrance import Entrance
 from ignisd.http.guard import scope_key
 from ignisd.http.intake import Intake, Prepared, PreparedPlain
 from ignisd.http.options import HttpOptions
 from ignisd.http.reuse import reuse_object
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Facts
 from ignisd.http.tokens import is_chat
 from state.retained import Rank, Retained
 from state.reuse import Match
@@ -39,17 +40,20 @@ _FLUSH_S = 30.0
 class RetainedStates:
     """The control plane of prompt reuse."""
 
-    def __init__(self, service: Service, intake: Intake, options: HttpOptions) -> None:
+    def __init__(
+        self, service: Service, entrance: Entrance, intake: Intake, options: HttpOptions
+    ) -> None:
         self._service = service
+        self._entrance = entrance
         self._intake = intake
         self._options = options
 
     async def listing(self, request: Request) -> Response:
         """The states, the one that gives way last first, and what they add up to."""
-        engine, _ = self._service.require()
+        serving = self._service.require()
         limit = _limit(request)
         now_ms = self._options.now_ms()
-        world, facts = engine.world, self._service.facts
+        world, facts = serving.engine.world, serving.facts
         ordered = list(victims(world, now_ms))
         states = [
             _state(world, held, rank, facts, now_ms) for rank, held in reversed(ordered[-limit:])
@@ -66,13 +70,12 @@ class RetainedStates:
 
     async def explain(self, request: Request) -> Response:
         """What a chat or a completion would reuse if it came now, and why not more."""
-        self._service.require()
-        body = await read_json_body(request, self._options)
-        _, model = self._service.require()
+        body = await self._entrance.read(request)
         chat = await self._intake.run(lambda: is_chat(body))
-        prepared = await while_connected(request, self._prepared(chat, body, model, request))
-        engine, model = self._service.require()
-        return JsonResponse(self._explained(engine.world, prepared, model))
+        async with self._entrance.admitted(
+            request, body, lambda model: self._prepared(chat, body, model, request)
+        ) as (serving, prepared):
+            return JsonResponse(self._explained(serving.engine.world, prepared, serving.model))
 
     async def _prepared(
         self, chat: bool, body: bytes, model: ModelInfo, request: Request
@@ -113,8 +116,8 @@ class RetainedStates:
         Raises:
             EngineFailure: the engine did not come to it.
         """
-        engine, _ = self._service.require()
-        told = engine.flush()
+        serving = self._service.require()
+        told = serving.engine.flush()
         try:
             async with asyncio.timeout(_FLUSH_S):
                 before, after = await told
@@ -122,7 +125,7 @@ class RetainedStates:
             raise EngineFailure(
                 f"The engine did not flush within {_FLUSH_S:g} s; it may be stuck."
             ) from error
-        return JsonResponse(_flushed(before, after, self._service.facts))
+        return JsonResponse(_flushed(before, after, serving.facts))
 
 
 def _flushed(before: World, after: World, facts: Facts) -> dict[str, object]:

@@ -15,7 +15,8 @@ from ignisd.http.counters import HttpCounters
 from ignisd.http.keys import KeyRing, owner_of
 from ignisd.http.options import HttpOptions
 from ignisd.http.salts import chain_salt
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Facts
 from state.retention import RetentionPolicy
 from tests.chat.toy import toy_model
 from tests.engine.harness import FINGERPRINT
