@@ -26,7 +26,7 @@ from tests import (
     faults_tiers,
 )
 from tests.cases.collect import scenarios
-from tests.engine import test_reuse, test_scheduler
+from tests.engine import test_ahead, test_reuse, test_scheduler, test_tiers
 from tests.engine.simulation import Simulation
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
@@ -60,6 +60,9 @@ FAULTS = (
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
+    faults_evicted.__name__: (test_tiers, test_ahead),
+    faults_found.__name__: (test_tiers, test_ahead),
+    faults_tiers.__name__: (test_tiers, test_ahead),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""
