@@ -11,10 +11,9 @@ LARGE = 1000
 KEPT = 960
 
 
-def going_down(**more: int) -> tuple[Tiered, list[int]]:
+def going_down() -> tuple[Tiered, list[int]]:
     """A harness whose only retained state, of many windows, has begun to go down."""
-    sizes = {"num_host_slots": 1, "window_pages": 1, "num_pages": 200, "num_lanes": 2}
-    harness = Tiered(**(sizes | more))
+    harness = Tiered(num_host_slots=1, window_pages=1, num_lanes=2)
     prompt = words(LARGE, 1)
     harness.submit(prompt, marks=Marks(opener=LARGE), max_tokens=40)
     harness.until(lambda: harness.tiers.ahead is not None)

@@ -308,13 +308,13 @@ def test_a_request_for_no_tokens_can_give_way_too() -> None:
 
 
 def _in_arena(harness: Tiered, agent: int) -> bool:
-    seq = harness.world.sequences[agent]
-    return seq.phase is Phase.EVICTED and seq.stored_id in harness.arena.index
+    stored_id = harness.world.sequences[agent].stored_id
+    in_arena = stored_id is not None and stored_id in harness.arena.index
+    return in_arena and stands(harness, agent, Phase.EVICTED)
 
 
 def _in_file(harness: Tiered, agent: int) -> bool:
-    seq = harness.world.sequences[agent]
-    return seq.phase is Phase.EVICTED and seq.stored_id not in harness.arena.index
+    return stands(harness, agent, Phase.EVICTED) and not _in_arena(harness, agent)
 
 
 PLACES: dict[str, Callable[[Tiered, int], bool]] = {
