@@ -19,6 +19,7 @@ from tests import (
     faults_engine,
     faults_evicted,
     faults_http,
+    faults_lifecycle,
     faults_plan,
     faults_reuse,
     faults_tiers,
@@ -26,6 +27,7 @@ from tests import (
 from tests.cases.collect import scenarios
 from tests.engine import test_reuse, test_scheduler
 from tests.engine.simulation import Simulation
+from tests.lifecycle import test_rest, test_switch
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
@@ -49,6 +51,7 @@ FAULTS = (
     faults_engine,
     faults_evicted,
     faults_http,
+    faults_lifecycle,
     faults_plan,
     faults_reuse,
     faults_tiers,
@@ -56,6 +59,7 @@ FAULTS = (
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
+    faults_lifecycle.__name__: (test_switch, test_rest),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""

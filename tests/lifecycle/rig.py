@@ -38,7 +38,7 @@ from tests.chat.toy import toy_model
 from tests.fake_device import FakeDevice
 
 NAMES = ("a", "b", "c")
-WAIT_S = 20.0
+WAIT_S = 10.0
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hello"}
 BYTES = 256
