@@ -140,6 +140,8 @@ def check_index(index: ReuseIndex) -> None:
             f"state {one.id} has {len(one.table)} pages for {one.length} tokens"
         )
         assert one.fingerprint == index.fingerprint, f"state {one.id} is stamped otherwise"
+    pinned = {one.id for one in index if one.pinned}
+    assert pinned == index.pinned, f"{len(pinned)} states are pinned, {len(index.pinned)} listed"
     check_conversations(index)
 
 

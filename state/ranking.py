@@ -23,7 +23,8 @@ def in_order_of_victims(
         now_ms: the time.
         ttl_ms: as for `rank`.
         most_protected: how many may rank above a checkpoint; of more than these the ones that
-            would give way first rank as checkpoints. None is no bound.
+            would give way first rank as checkpoints. Pinned ones count and keep their rank. None is
+            no bound.
     """
     held: dict[Rank, list[Retained]] = {}
     for one in states:
@@ -66,7 +67,7 @@ def _bound(
     levels = [level for level in sorted(held) if level > Rank.CHECKPOINT]
     excess = sum(len(held[level]) for level in levels) - most_protected
     for level in levels:
-        if excess <= 0:
+        if excess <= 0 or level is Rank.PINNED:
             return
         ordered = sorted(held[level], key=key)
         held.setdefault(Rank.CHECKPOINT, []).extend(ordered[:excess])

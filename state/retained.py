@@ -49,6 +49,7 @@ class Rank(enum.IntEnum):
     CHECKPOINT = 3
     JUNCTION = 4
     PREFIX = 5
+    PINNED = 6
 
 
 _RANK_OF = {
@@ -79,6 +80,7 @@ class Retained:
         published_ms: when it became findable.
         used_ms: when it was last claimed, or published.
         fingerprint: what its bytes depend on.
+        pinned: somebody asked for it to stay; it gives way to no other state.
     """
 
     id: int
@@ -94,6 +96,7 @@ class Retained:
     published_ms: float
     used_ms: float
     fingerprint: Fingerprint
+    pinned: bool = False
 
     def __post_init__(self) -> None:
         assert self.length > 0, f"state {self.id} retains {self.length} tokens"
@@ -127,8 +130,10 @@ def rank(retained: Retained, now_ms: float, ttl_ms: float) -> Rank:
     """How strongly a state holds its place.
 
     A prefix or junction that was never hit, or has been idle longer than `ttl_ms`, is worth a
-    checkpoint and no more.
+    checkpoint and no more. A pinned state ranks above all others, whatever became of it.
     """
+    if retained.pinned:
+        return Rank.PINNED
     if retained.superseded:
         return Rank.LOWEST
     held = _RANK_OF[retained.kind]

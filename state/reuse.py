@@ -102,6 +102,7 @@ class ReuseIndex:
         remembered: digests of states that were discarded or found no slot, the oldest first, and
             what a request is told that looks for them.
         next_conversation: number of the next conversation.
+        pinned: ids of the states that are pinned.
     """
 
     fingerprint: Fingerprint
@@ -111,6 +112,7 @@ class ReuseIndex:
     members: ShardMap[tuple[int, ...]]
     remembered: dict[bytes, MissReason]
     next_conversation: int
+    pinned: frozenset[int] = frozenset()
 
     @staticmethod
     def empty(fingerprint: Fingerprint) -> "ReuseIndex":
@@ -172,6 +174,7 @@ class ReuseIndex:
             members=self.members.put(conversation, members),
             remembered=remembered,
             next_conversation=max(self.next_conversation, conversation + 1),
+            pinned=self.pinned,
         )
 
     def remove(self, id: int, remember: bool = True) -> "ReuseIndex":
@@ -197,6 +200,7 @@ class ReuseIndex:
             else self.members.drop(conversation),
             remembered=remembered,
             next_conversation=self.next_conversation,
+            pinned=self.pinned - {id} if id in self.pinned else self.pinned,
         )
 
     def without_slot(self, chain: Chain, length: int) -> "ReuseIndex":
@@ -211,6 +215,15 @@ class ReuseIndex:
         retained = self._held(id)
         touched = replace(retained, hits=retained.hits + 1, used_ms=now_ms)
         return replace(self, entries=self.entries.put(id, touched))
+
+    def pin(self, id: int, pinned: bool) -> "ReuseIndex":
+        """The state stays whatever comes, or no longer; the caller bounds how many do."""
+        changed = replace(self._held(id), pinned=pinned)
+        return replace(
+            self,
+            entries=self.entries.put(id, changed),
+            pinned=self.pinned | {id} if pinned else self.pinned - {id},
+        )
 
     def promote(self, id: int, kind: Kind) -> "ReuseIndex":
         """A request would have cut the state's place for `kind`: it takes the higher of the two.

@@ -18,9 +18,11 @@ from tests import (
     faults_disk,
     faults_engine,
     faults_evicted,
+    faults_found,
     faults_http,
     faults_lifecycle,
     faults_plan,
+    faults_restart,
     faults_reuse,
     faults_tiers,
 )
@@ -50,9 +52,11 @@ FAULTS = (
     faults_disk,
     faults_engine,
     faults_evicted,
+    faults_found,
     faults_http,
     faults_lifecycle,
     faults_plan,
+    faults_restart,
     faults_reuse,
     faults_tiers,
 )

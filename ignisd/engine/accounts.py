@@ -5,11 +5,9 @@ from dataclasses import replace
 from ignisd.engine.types import Place, Request, Reuse, Tier
 from ignisd.engine.volatile import Volatile
 from ignisd.engine.world import World, count, notice, tally
-from state.retention import Cut, Marks
+from state.retention import Cut
 from state.reuse import Match, Miss
 from state.tiers.stored import Stored
-
-NO_MARKS = Marks()
 
 
 def claimed(world: World, request: Request, found: Match | Miss, now_ms: float) -> World:
@@ -54,25 +52,7 @@ def account(
         found: what the device had for it.
         restored: what a lower tier had beyond that.
     """
-    reuse = reuse_of(world, found, request.marks)
-    if restored is not None:
-        stored, tier = restored
-        matched = max(found.matched_tokens, stored.length)
-        if reuse.diverged_at is not None and reuse.diverged_at < stored.length:
-            # It parts there from what the device has, and not from what was restored.
-            reuse = replace(reuse, diverged_at=None, segment=None)
-        reuse = replace(
-            reuse,
-            cached_tokens=stored.length,
-            matched_tokens=matched,
-            kind=stored.kind,
-            tier=tier,
-            place=None,
-            miss=None,
-            shortfall=world.index.shortfall(
-                request.chain, request.prompt_tokens, stored.length, matched
-            ),
-        )
+    reuse = reuse_of(world, request, found, restored)
     shared = reuse.matched_tokens if reuse.diverged_at is None else reuse.diverged_at
     world, volatile = _first_segment(world, request, shared)
     reuse = replace(reuse, volatile_at=None if volatile is None else volatile.offset)
@@ -90,15 +70,34 @@ def account(
     return tally(world, "misses", found.reason), reuse
 
 
-def reuse_of(world: World, found: Match | Miss, marks: Marks = NO_MARKS) -> Reuse:
-    """What a request with these marks reports that resumes there, or why it does not resume."""
+def reuse_of(
+    world: World,
+    request: Request,
+    found: Match | Miss,
+    restored: tuple[Stored, Tier] | None = None,
+) -> Reuse:
+    """What a request reports that resumes there, or why it does not resume."""
     parted = found.diverged_at
     reuse = Reuse(
         cached_tokens=found.length,
         matched_tokens=found.matched_tokens,
         diverged_at=parted,
-        segment=None if parted is None else marks.segment_at(parted),
+        segment=None if parted is None else request.marks.segment_at(parted),
     )
+    if restored is not None:
+        stored, tier = restored
+        length, matched = stored.length, max(found.matched_tokens, stored.length)
+        if parted is not None and parted < length:
+            # It parts there from what the device has, and not from what is restored.
+            reuse = replace(reuse, diverged_at=None, segment=None)
+        return replace(
+            reuse,
+            cached_tokens=length,
+            matched_tokens=matched,
+            kind=stored.kind,
+            tier=tier,
+            shortfall=world.index.shortfall(request.chain, request.prompt_tokens, length, matched),
+        )
     if isinstance(found, Miss):
         return replace(reuse, miss=found)
     held = found.retained

@@ -22,6 +22,7 @@ def check_tiers(world: World) -> None:
         check_tier(tiers.shelf, reads=dict.fromkeys(tiers.reading, 1), writes=tiers.writing)
     for seq in world.sequences.values():
         _check_below(tiers, seq)
+    _check_numbers(world, tiers)
     _check_live(world, tiers)
     _check_marks(tiers)
 
@@ -63,6 +64,19 @@ def _check_below(tiers: Tiers, seq: Sequence) -> None:
         assert stored_id in tiers.arena.pending, f"request {key} goes down as nothing, {stored_id}"
     else:
         assert landed, f"request {key} is {seq.phase} from {stored_id}, which lies nowhere"
+
+
+def _check_numbers(world: World, tiers: Tiers) -> None:
+    """No state below has the number of one on the device, nor one that is still to be given."""
+    below = {stored_id for stored_id, _ in tiers.arena.places.items()}
+    if tiers.shelf is not None:
+        below |= {one.id for one in tiers.shelf.index} | tiers.shelf.pending.keys()
+    both = below & {one.id for one in world.index}
+    both |= below & {one.retained_id for one in world.pending}
+    assert not both, f"states {sorted(both)} are on the device and others of that number below"
+    assert all(one < world.next_retained_id for one in below), (
+        f"state {max(below)} lies below, {world.next_retained_id} is the next number"
+    )
 
 
 def _check_live(world: World, tiers: Tiers) -> None:

@@ -8,11 +8,14 @@ round, while it is next to give way.
 from dataclasses import replace
 
 from ignisd.engine.moves import Lower
-from ignisd.engine.stats import NotDemoted
+from ignisd.engine.stats import NotDemoted, PinEnd, Use
 from ignisd.engine.tiers import Tiers, given_up
+from ignisd.engine.types import Tier
 from ignisd.engine.world import World, count, tally
 from state.retained import Retained
+from state.tiers.arena import Arena
 from state.tiers.cells import Placement
+from state.tiers.shelf import Shelf
 from state.tiers.stored import Stored, stored_of
 
 
@@ -31,7 +34,7 @@ def demote(world: World, victim: Retained, now_ms: float) -> World:
     limits, stored_id = tiers.limits, world.next_retained_id
     stored = replace(stored_of(victim), id=stored_id)
     if lies_below(tiers, victim):
-        return count(replace(world, tiers=_renewed(tiers, stored)), demoted_present=1)
+        return count(_renewed(world, tiers, stored), demoted_present=1)
     placement = tiers.arena.plan(stored, now_ms, limits.ttl_ms, may_give_way)
     if placement is None:
         return tally(world, "not_demoted", NotDemoted.NO_ROOM)
@@ -49,6 +52,9 @@ def demote(world: World, victim: Retained, now_ms: float) -> World:
         slot=victim.slot,
         image_cells=located.image_cells,
     )
+    if stored.pinned and not may_pin_cells(arena):
+        arena = arena.pin(stored_id, False)
+        world = tally(world, "pins_ended", PinEnd.LIMIT)
     tiers = replace(
         tiers.charged(num_moving, 1).touching(stored_id, world.next_round),
         arena=arena,
@@ -60,21 +66,41 @@ def demote(world: World, victim: Retained, now_ms: float) -> World:
 
 def lies_below(tiers: Tiers, victim: Retained) -> bool:
     """Whether exactly this state is in a lower tier, or on its way there."""
-    if tiers.arena.holds(victim.chain, victim.length) is not None:
+    held = tiers.arena.holds(victim.chain, victim.length)
+    if held is not None and held.id not in tiers.orphans:
         return True
     return tiers.shelf is not None and tiers.shelf.holds(victim.chain, victim.length) is not None
 
 
-def _renewed(tiers: Tiers, stored: Stored) -> Tiers:
-    """What lies below of the state was used as lately as what comes down again."""
-    held = tiers.arena.index.find(stored.chain, stored.length)
-    if held is not None:
-        tiers = replace(tiers, arena=tiers.arena.renew(replace(stored, id=held.id)))
-    if tiers.shelf is not None:
-        held = tiers.shelf.index.find(stored.chain, stored.length)
+def may_pin_cells(arena: Arena, also: int | None = None) -> bool:
+    """Whether pinned states, with one more, hold no more than half of the arena."""
+    return arena.num_pinned_cells(also) <= arena.num_cells // 2
+
+
+def may_pin_files(shelf: Shelf, also: Stored) -> bool:
+    """Whether the files of pinned states, with one more, take no more than half of the ceiling."""
+    more = 0 if also.pinned else shelf.file_bytes(also)
+    return shelf.pinned_bytes + more <= shelf.ceiling_bytes // 2
+
+
+def _renewed(world: World, tiers: Tiers, stored: Stored) -> World:
+    """What lies below of the state was used as lately as what comes down again, and is pinned if
+    that was; of two copies the one in the arena.
+    """
+    arena, shelf, pinned = tiers.arena, tiers.shelf, stored.pinned
+    held = arena.holds(stored.chain, stored.length)
+    if held is not None and held.id not in tiers.orphans:
+        stays = pinned and held.id not in tiers.transient and may_pin_cells(arena, held.id)
+        arena = arena.renew(replace(stored, id=held.id, pinned=stays))
+        pinned = pinned and not stays
+    if shelf is not None:
+        held = shelf.holds(stored.chain, stored.length)
         if held is not None:
-            tiers = replace(tiers, shelf=tiers.shelf.renew(replace(stored, id=held.id)))
-    return tiers
+            stays = pinned and held.id in shelf.index and may_pin_files(shelf, held)
+            shelf = shelf.renew(replace(stored, id=held.id, pinned=stays))
+            pinned = pinned and not stays
+    world = replace(world, tiers=replace(tiers, arena=arena, shelf=shelf))
+    return tally(world, "pins_ended", PinEnd.LIMIT) if pinned else world
 
 
 def may_give_way(stored: Stored) -> bool:
@@ -86,5 +112,11 @@ def displacing(world: World, tiers: Tiers, placement: Placement) -> World:
     """Count what leaves the arena for another and is lost, because no file holds it."""
     for victim in placement.victims:
         if tiers.on_shelf(victim.id) is None:
-            world = count(world, **{"lost_used" if victim.hits else "lost_unused": 1})
+            world = lost(world, victim, Tier.KV_RAM)
     return world
+
+
+def lost(world: World, victim: Stored, tier: Tier) -> World:
+    """Count a retained state that a tier gives up and no other one has."""
+    use = Use.USED if victim.hits else Use.UNUSED
+    return tally(world, "discarded", (tier, victim.kind, use))

@@ -82,6 +82,7 @@ def compute_anew(world: World, seq: Sequence) -> World:
         stored_id=None,
         moved_pages=0,
         evictions=seq.evictions + 1,
+        recomputed=seq.recomputed + 1,
     )
     queue = tuple(key for key in world.queue if key != seq.request.id)
     world = replace(

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from ignisd.engine.moves import ClearFiles, Order, ReadFile, WriteFile
 from ignisd.engine.restoring import file_read
 from ignisd.engine.spilling import file_written
+from ignisd.engine.stats import FileWork
 from ignisd.engine.tiers import files_cleared
-from ignisd.engine.world import World
+from ignisd.engine.world import World, tally
 from state.tiers.disk import Disk
 from state.tiers.files import runs
 from state.tiers.format import StateCorrupt
@@ -82,4 +83,5 @@ class FileThreads:
 
 def _cleared(world: World, now_ms: float, done: Cleared) -> World:
     assert world.tiers is not None
-    return replace(world, tiers=files_cleared(world.tiers, done, now_ms))
+    world = replace(world, tiers=files_cleared(world.tiers, done, now_ms))
+    return world if done.trouble is None else tally(world, "file_faults", FileWork.REMOVE)

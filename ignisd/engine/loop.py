@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
-from ignisd.engine import admission, scheduler
+from ignisd.engine import admission, control, scheduler
 from ignisd.engine.check import check_planned, check_world
 from ignisd.engine.files import Command, FileThreads
-from ignisd.engine.histogram import LOOKUP_SECONDS, ROUND_SECONDS, Histogram
-from ignisd.engine.room import flush
+from ignisd.engine.picture import Measured, picture
 from ignisd.engine.spilling import draining, is_written_out
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.stream import Stream
@@ -26,19 +25,20 @@ from ignisd.engine.types import (
     Finished,
     FinishReason,
     Notice,
-    Phase,
     Request,
     Reuse,
     Round,
     RoundResult,
     Runner,
+    Started,
+    Tier,
     Timings,
-    Token,
 )
 from ignisd.engine.world import World, with_limits
 from ignisd.errors import Draining, EngineFailure, Overloaded
-from state.retained import Kind
 from state.reuse import Match, Miss
+
+T = TypeVar("T")
 
 _DRAIN_STEP_MS = 50.0
 """While state is written out, the plan is asked again so often even if nothing was told."""
@@ -110,9 +110,7 @@ class Engine:
         self._draining = False
         self._alive = True
         self._progress_ms = clock()
-        self._plan_ms = self._device_ms = self._deliver_ms = 0.0
-        self._lookup_s = Histogram(LOOKUP_SECONDS)
-        self._capture_s = Histogram(ROUND_SECONDS)
+        self._measured = Measured()
 
     @property
     def world(self) -> World:
@@ -143,15 +141,35 @@ class Engine:
         self._tell(lambda world, now_ms: scheduler.submit(world, request, now_ms))
         return stream
 
-    def flush(self) -> "asyncio.Future[tuple[World, World]]":
-        """Give up everything retained before the next round; the worlds before and after that."""
-        told: asyncio.Future[tuple[World, World]] = asyncio.get_running_loop().create_future()
+    def flush(self, tier: Tier | None = None) -> "asyncio.Future[tuple[World, World]]":
+        """Give up what is retained, in one tier or in all, before the next round; the worlds
+        before and after that."""
+
+        def command(world: World) -> tuple[World, tuple[World, World]]:
+            emptied = control.flushed(world, tier)
+            return emptied, (world, emptied)
+
+        return self._answered(command)
+
+    def pin(
+        self, state_id: int, pinned: bool
+    ) -> "asyncio.Future[tuple[World, control.TooManyPins | None]]":
+        """Pin a state before the next round, or take that back; the world then, or what hinders."""
+
+        def command(world: World) -> tuple[World, tuple[World, control.TooManyPins | None]]:
+            changed = control.pin(world, state_id, pinned)
+            return changed[0], changed
+
+        return self._answered(command)
+
+    def _answered(self, change: Callable[[World], tuple[World, T]]) -> "asyncio.Future[T]":
+        told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def command(world: World, now_ms: float) -> World:
-            emptied = flush(world)
+            world, answer = change(world)
             if not told.done():
-                told.set_result((world, emptied))
-            return emptied
+                told.set_result(answer)
+            return world
 
         self._tell(command)
         return told
@@ -215,7 +233,7 @@ class Engine:
             began_ms = self._clock()
             work = self._planned(began_ms)
             planned_ms = self._clock()
-            self._plan_ms += planned_ms - began_ms
+            self._measured.plan_ms += planned_ms - began_ms
             if work is None and under_way is None:
                 self._progress_ms = planned_ms
                 if self._draining and not self._world.sequences and not self._inbox:
@@ -228,14 +246,14 @@ class Engine:
                 continue
             under_way, result = await self._on_device(work, under_way)
             fetched_ms = self._clock()
-            self._device_ms += fetched_ms - planned_ms
+            self._measured.device_ms += fetched_ms - planned_ms
             if result is not None:
                 took_ms = fetched_ms - self._world.in_flight[0].planned_ms
-                self._capture_s.observe(took_ms / 1000, len(result.captured))
+                self._measured.capture_s.observe(took_ms / 1000, len(result.captured))
                 self._world, events = scheduler.commit(self._world, result, fetched_ms)
                 self._deliver(events, fetched_ms)
             self._progress_ms = self._clock()
-            self._deliver_ms += self._progress_ms - fetched_ms
+            self._measured.deliver_ms += self._progress_ms - fetched_ms
 
     def _is_written_out(self, now_ms: float) -> bool:
         """Begin to write out what is retained; whether that has ended, or its time has."""
@@ -295,7 +313,7 @@ class Engine:
     def _look(self, world: World, request: Request) -> Match | Miss:
         began_ms = self._clock()
         found = admission.look_up(world, request)
-        self._lookup_s.observe((self._clock() - began_ms) / 1000)
+        self._measured.lookup_s.observe((self._clock() - began_ms) / 1000)
         return found
 
     def _deliver(self, events: tuple[Event, ...], now_ms: float) -> None:
@@ -306,7 +324,9 @@ class Engine:
                 del self._streams[event.request_id]
                 self._behind.pop(event.request_id, None)
                 self._on_finish(event.finish)
-            elif isinstance(event, Token) and stream.full and event.request_id not in self._behind:
+            elif isinstance(event, Started):
+                self._measured.note_reuse(event.reuse)
+            elif stream.full and event.request_id not in self._behind:
                 self._behind[event.request_id] = (stream.num_taken, now_ms)
                 self._world = scheduler.hold(self._world, event.request_id, held=True)
 
@@ -356,34 +376,15 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A picture of the engine as it stands."""
-        world = self._world
-        phases = [seq.phase for seq in world.running]
-        retained = dict.fromkeys(Kind, 0)
-        for held in world.index:
-            retained[held.kind] += 1
-        return EngineStats(
+        shown = picture(
+            self._world,
             alive=self._alive,
             draining=self._draining,
-            busy=bool(world.sequences or self._inbox),
+            busy=bool(self._world.sequences or self._inbox),
             idle_ms=self._clock() - self._progress_ms,
-            num_lanes=world.limits.num_lanes,
-            num_prefilling=phases.count(Phase.PREFILLING),
-            num_decoding=phases.count(Phase.DECODING),
-            num_parked=sum(seq.parked for seq in world.running),
-            num_queued=len(world.queue) + self._num_incoming,
+            num_incoming=self._num_incoming,
             queue_limit=self._queue_limit,
-            num_pages=world.pages.num_pages - 1,
-            num_pages_free=world.pages.num_free,
-            num_slots=world.slots.num_slots,
-            num_slots_free=world.slots.num_free,
-            retained=retained,
-            retained_tokens=sum(held.length for held in world.index),
-            counters=world.counters.add(refused=self._refused),
-            plan_ms=self._plan_ms,
-            device_ms=self._device_ms,
-            deliver_ms=self._deliver_ms,
+            refused=self._refused,
             late_compiles=self._late_compiles(),
-            skipped_in_row=world.skipped_in_row,
-            lookup_s=self._lookup_s.copy(),
-            capture_s=self._capture_s.copy(),
         )
+        return self._measured.added_to(shown)

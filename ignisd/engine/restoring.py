@@ -12,6 +12,7 @@ from ignisd.engine.accounts import account
 from ignisd.engine.captures import keep_restored
 from ignisd.engine.demotion import displacing, may_give_way
 from ignisd.engine.moves import Raise, ReadFile
+from ignisd.engine.stats import FileWork
 from ignisd.engine.tiers import file_done, given_up, let_go
 from ignisd.engine.types import LaneStart, Phase, Request, Tier
 from ignisd.engine.world import (
@@ -70,7 +71,7 @@ def brought_up(world: World, stored: Stored, now_ms: float) -> World | None:
     if stored.id in tiers.arena.pending:
         return world
     assert tiers.shelf is not None, f"state {stored.id} is in no tier"
-    coming = replace(stored, used_ms=now_ms, hits=stored.hits + 1, held=0)
+    coming = replace(stored, used_ms=now_ms, hits=stored.hits + 1, held=0, pinned=False)
     # A file may prove bad only when all of it was read, so it is read into cells of its own.
     placement = tiers.arena.plan(coming, now_ms, tiers.limits.ttl_ms, may_give_way, alone=True)
     if placement is None:
@@ -93,6 +94,7 @@ def file_read(world: World, stored_id: int, fault: str | None, now_ms: float) ->
     tiers = world.tiers
     assert tiers is not None
     assert tiers.shelf is not None
+    num_bytes = tiers.shelf.file_bytes(tiers.arena.pending[stored_id])
     tiers = replace(tiers, shelf=tiers.shelf.release(stored_id))
     waiting = [
         seq
@@ -104,12 +106,12 @@ def file_read(world: World, stored_id: int, fault: str | None, now_ms: float) ->
         for _ in waiting:
             arena = arena.hold(stored_id)
         tiers = file_done(replace(tiers, arena=arena), stored_id)
-        return count(replace(world, tiers=tiers), files_read=1)
+        return count(replace(world, tiers=tiers), files_read=1, disk_read_bytes=num_bytes)
     tiers = file_done(replace(tiers, orphans=tiers.orphans | {stored_id}), stored_id)
     world = replace(world, tiers=tiers)
     for seq in waiting:
         world = _unrestored(world, seq)
-    return count(world, file_failures=1)
+    return tally(world, "file_faults", FileWork.READ)
 
 
 def _unrestored(world: World, seq: Sequence) -> World:
@@ -127,6 +129,7 @@ def _unrestored(world: World, seq: Sequence) -> World:
         moved_pages=0,
         found=None,
         corrupt=not live,
+        recomputed=seq.recomputed + live,
         issued=0,
         replaying=len(seq.answer),
         cuts=(),
@@ -234,5 +237,5 @@ def _claimed(
         found=None,
         reuse=reuse,
     )
-    world = tally(with_sequence(world, seq), "restored", tier)
+    world = tally(with_sequence(world, seq), "restored", (tier, stored.kind))
     return world, replace(start, keep_slot=slot)

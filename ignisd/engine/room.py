@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ignisd.engine.demotion import demote
-from ignisd.engine.stats import SkipReason
-from ignisd.engine.tiers import emptied
-from ignisd.engine.world import Sequence, World, count
+from ignisd.engine.demotion import demote, lies_below
+from ignisd.engine.stats import PinEnd, SkipReason, Use
+from ignisd.engine.tiers import emptied, retained_ids
+from ignisd.engine.types import Tier
+from ignisd.engine.world import Sequence, World, count, tally
 from state.chain import Chain
 from state.retained import Kind, Rank, Retained, rank, rank_key
 from state.spec import PAGE_TOKENS, Class
@@ -21,34 +22,44 @@ def discard(world: World, victim: Retained, *, remember: bool = True) -> World:
     A claim of the slot that is already planned still reads the right image, because whatever may
     overwrite the slot is planned, and so executed, after it.
     """
-    used = "discarded_used" if victim.hits else "discarded_unused"
-    return count(
-        replace(
-            world,
-            pages=world.pages.drop(victim.table),
-            slots=world.slots.drop(victim.slot),
-            index=world.index.remove(victim.id, remember=remember),
-        ),
-        **{used: 1},
+    return replace(
+        world,
+        pages=world.pages.drop(victim.table),
+        slots=world.slots.drop(victim.slot),
+        index=world.index.remove(victim.id, remember=remember),
     )
 
 
 def give_up(world: World, victim: Retained, now_ms: float) -> World:
     """A retained state leaves the device, for the arena if the round can still carry it there."""
-    return discard(demote(world, victim, now_ms), victim)
+    world = demote(world, victim, now_ms)
+    if world.tiers is None or not lies_below(world.tiers, victim):
+        use = Use.USED if victim.hits else Use.UNUSED
+        world = tally(world, "discarded", (Tier.DEVICE, victim.kind, use))
+        if victim.pinned:
+            world = tally(world, "pins_ended", PinEnd.NO_ROOM)
+    return discard(world, victim)
 
 
 def flush(world: World) -> World:
     """Give up everything that is retained, in every tier; what moves goes when it has arrived."""
+    world = flush_device(world)
+    if world.tiers is None:
+        return world
+    num_gone = len(retained_ids(world.tiers))
+    return count(replace(world, tiers=emptied(world.tiers)), flushed=num_gone)
+
+
+def flush_device(world: World) -> World:
+    """Give up everything that is retained on the device; nothing of it goes down."""
+    num_gone = len(world.index)
     for victim in list(world.index):
         world = discard(world, victim, remember=False)
-    if world.tiers is not None:
-        world = replace(world, tiers=emptied(world.tiers))
-    return world
+    return count(world, flushed=num_gone)
 
 
 def victims(world: World, now_ms: float) -> Iterator[tuple[Rank, Retained]]:
-    """What is retained, with its rank, in the order in which it gives way.
+    """What is retained, with its rank, in the order in which it gives way; pinned states last.
 
     At most half of the slots are held by prefixes and junctions that rank above checkpoints.
     Otherwise as many prefixes as there are slots, each hit now and then, would leave none to any
@@ -71,7 +82,8 @@ def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
 
     Walks up the ranks until enough last holders would leave, then spares, from the highest rank
     down, whoever's leaving gains nothing that is needed: a state whose pages a running sequence or
-    a longer state holds as well.
+    a longer state holds as well. A pinned state leaves only if all others would not do: it must
+    keep nobody waiting, and where there is a tier below, it goes on there.
     """
     if world.pages.num_free >= num_pages:
         return world
@@ -122,22 +134,22 @@ class Wish:
 
 
 def reserve_slot(world: World, wish: Wish, now_ms: float) -> tuple[World, int] | SkipReason:
-    """A slot for a new state, owned by `world.next_retained_id`, or why there is none.
+    """A slot for a new state, owned by the number that it gets, or why there is none.
 
     When all slots are taken, the lowest ranked retained state gives way if the new one ranks
     above it.
     """
-    owner = world.next_retained_id
-    taken = world.slots.take(owner)
+    taken = world.slots.take(world.next_retained_id)
     if taken is None:
         lowest = next(victims(world, now_ms), None)
         if lowest is None or not _gives_way(world, *lowest, wish, now_ms):
             return SkipReason.NO_SLOT
         world = give_up(world, lowest[1], now_ms)
-        taken = world.slots.take(owner)
+        # What goes down has taken a number of its own.
+        taken = world.slots.take(world.next_retained_id)
         assert taken is not None, f"slot {lowest[1].slot} was given up and is not free"
     slots, slot = taken
-    return replace(world, slots=slots, next_retained_id=owner + 1), slot
+    return replace(world, slots=slots, next_retained_id=world.next_retained_id + 1), slot
 
 
 def _gives_way(world: World, held_rank: Rank, held: Retained, wish: Wish, now_ms: float) -> bool:

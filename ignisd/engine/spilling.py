@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from ignisd.engine.demotion import demote, lies_below
+from ignisd.engine.demotion import lies_below, lost
 from ignisd.engine.moves import WriteFile
-from ignisd.engine.room import discard, victims
+from ignisd.engine.room import give_up, victims
+from ignisd.engine.stats import FileWork
 from ignisd.engine.tiers import Tiers, cleared_up, file_done
-from ignisd.engine.world import World, count
+from ignisd.engine.types import Tier
+from ignisd.engine.world import World, count, tally
 from state.tiers.condition import Condition
 from state.tiers.jobs import Outcome
 from state.tiers.shelf import Room, Shelf
@@ -50,13 +52,23 @@ def file_written(world: World, outcome: Outcome, now_ms: float) -> World:
     tiers = world.tiers
     assert tiers is not None
     assert tiers.shelf is not None
+    written = tiers.shelf.pending[outcome.id]
     arena, shelf = tiers.arena.release(outcome.id), tiers.shelf.settle(outcome, now_ms)
     tiers = replace(tiers, arena=arena, shelf=shelf)
-    if outcome.landed and outcome.id in shelf.index:
+    held = arena.index.get(outcome.id)
+    stays = held is not None and held.pinned and not tiers.draining
+    if outcome.id in shelf.index and not stays:
         # Who resumes from the state just now keeps its cells until it has.
         tiers = replace(tiers, transient=tiers.transient | {outcome.id})
     world = replace(world, tiers=file_done(tiers, outcome.id))
-    return count(world, files_written=outcome.landed, file_failures=outcome.trouble is not None)
+    if outcome.trouble is not None:
+        return tally(world, "file_faults", FileWork.WRITE)
+    if not outcome.landed:
+        return world
+    world = count(world, files_written=1, disk_written_bytes=written.num_bytes)
+    if written.stored.kind is None:
+        return count(world, evicted_to_disk=1)
+    return tally(world, "spilled", written.stored.kind)
 
 
 def draining(world: World) -> World:
@@ -87,7 +99,7 @@ def _emptied_device(world: World, now_ms: float) -> World:
         wanted = tiers.arena.image_cells + len(victim.table)
         if tiers.arena.num_free < wanted:
             break
-        world = discard(demote(world, victim, now_ms), victim)
+        world = give_up(world, victim, now_ms)
     return world
 
 
@@ -103,12 +115,11 @@ def _candidates(world: World, now_ms: float) -> Iterator[Stored]:
     """What may be written: it has landed, nothing touches it, and no file holds it."""
     tiers = world.tiers
     assert tiers is not None
-    ordered: Iterator[Stored] = tiers.arena.index.victims(now_ms, tiers.limits.ttl_ms)
-    if tiers.draining:
-        ordered = reversed([one for one in ordered if not one.is_live])
-    else:
-        ordered = islice(ordered, _MOST_LOOKED_AT)
-    for stored in ordered:
+    index, ttl_ms = tiers.arena.index, tiers.limits.ttl_ms
+    ordered = islice(index.victims(now_ms, ttl_ms), _MOST_LOOKED_AT)
+    for stored in index.best(now_ms, ttl_ms) if tiers.draining else ordered:
+        if stored.held:
+            continue
         moving = stored.id in tiers.touched or stored.id in tiers.writing
         if not moving and stored.id not in tiers.orphans and not _is_filed(tiers.shelf, stored):
             yield stored
@@ -125,7 +136,7 @@ def _written_out(world: World, tiers: Tiers, stored: Stored, room: Room, now_ms:
     assert tiers.shelf is not None
     for victim in room.victims:
         if victim.id not in tiers.arena.index:
-            world = count(world, **{"lost_used" if victim.hits else "lost_unused": 1})
+            world = lost(world, victim, Tier.KV_DISK)
     now_wall_ms = now_ms + tiers.limits.wall_offset_ms
     shelf, order = tiers.shelf.place(stored, room, now_ms, now_wall_ms)
     located = tiers.arena.located(stored.id)

@@ -1,8 +1,9 @@
 """What the engine counts, and what it shows of itself."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Self, TypeVar
 
 from ignisd.engine.histogram import LOOKUP_SECONDS, ROUND_SECONDS, Histogram
@@ -39,8 +40,48 @@ class NotDemoted(enum.StrEnum):
     WINDOW = "window"  # the round could not carry it
 
 
+class Use(enum.StrEnum):
+    """What a retained state that is gone had been good for."""
+
+    USED = "used"  # it had been claimed or restored
+    UNUSED = "unused"
+    STRANDED = "stranded"  # one half of it was gone; a bug
+
+
+class FileWork(enum.StrEnum):
+    """What is done with a file of kv_disk."""
+
+    WRITE = "write"
+    READ = "read"
+    REMOVE = "remove"
+
+
+class PinEnd(enum.StrEnum):
+    """Why a pin ended although nobody took it back."""
+
+    NO_ROOM = "no_room"  # live work needed the device, and nothing below had room: it is gone
+    LIMIT = "limit"  # it went down as any other, as enough is pinned there
+
+
+Gone = tuple[Tier, Kind, Use]
+"""Where a state was that is in no tier any more, what it was, and whether it had been used."""
+
+Restored = tuple[Tier, Kind]
+"""From which tier a state was restored, and what it was."""
+
+LOWER_TIERS = (Tier.KV_RAM, Tier.KV_DISK)
+
+
 def _zeros(kind: type[Key]) -> Mapping[Key, int]:
     return dict.fromkeys(kind, 0)
+
+
+def _none_gone() -> Mapping[Gone, int]:
+    return dict.fromkeys(product(Tier, Kind, Use), 0)
+
+
+def _none_restored() -> Mapping[Restored, int]:
+    return dict.fromkeys(product(LOWER_TIERS, Kind), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +101,29 @@ class Counters:
         matched_tokens: prompt tokens that agreed with something retained, usable or not.
         lost_tokens: those among them that were computed all the same, as no image stood so far.
         volatile: admissions whose system block differed from the last three of its kind.
-        hits: claims, by the kind of state claimed.
+        hits: claims and restores, by the kind of the state.
         misses: admissions without a claim, by reason.
         captured: states published, by kind.
         skipped: states at cuts that were not kept, by reason.
-        discarded_used: retained states given up that had been claimed at least once.
-        discarded_unused: the same, never claimed.
+        discarded: retained states that went and lie in no tier below.
+        flushed: retained states given up because somebody asked for it, in any tier.
         demoted: retained states sent down to the arena, by kind.
         demoted_present: retained states given up by the device that lay below already.
         not_demoted: retained states given up by the device and not sent down, by reason.
-        lost_used, lost_unused: states that the arena gave up and that no file holds.
+        spilled: retained states written from the arena to files, by kind.
         evictions: sequences that gave way and lie below.
+        evicted_to_disk: those of them whose state was written on to a file.
         evicted_pages: pages that went down for them.
         recomputed: sequences that gave way and are computed anew, for want of room below.
         resumed: evicted sequences that went on.
-        restored: retained states claimed from a lower tier, by tier.
+        restored: retained states claimed from a lower tier.
         ram_tokens, disk_tokens: prompt tokens that those made unnecessary to read.
         raised_pages: pages that came up.
         replayed_tokens: tokens sampled once more for sequences that were computed anew.
-        files_written, files_read, file_failures: files of kv_disk.
-        discarded_stranded: the same, because one half of the state was gone; a bug.
+        files_written, files_read: files of kv_disk.
+        disk_written_bytes, disk_read_bytes: what these had.
+        file_faults: orders for files that failed, by what was to be done.
+        pins_ended: pins that ended although nobody took them back.
         parks: times that a lane began to wait for a page.
         holds: times that a sequence was paused because its reader was behind.
         unplaced: sequences ended with an error because no page could be found for any lane.
@@ -104,26 +148,28 @@ class Counters:
     misses: Mapping[MissReason, int] = field(default_factory=lambda: _zeros(MissReason))
     captured: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
     skipped: Mapping[SkipReason, int] = field(default_factory=lambda: _zeros(SkipReason))
-    discarded_used: int = 0
-    discarded_unused: int = 0
+    discarded: Mapping[Gone, int] = field(default_factory=_none_gone)
+    flushed: int = 0
     demoted: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
     demoted_present: int = 0
     not_demoted: Mapping[NotDemoted, int] = field(default_factory=lambda: _zeros(NotDemoted))
-    lost_used: int = 0
-    lost_unused: int = 0
+    spilled: Mapping[Kind, int] = field(default_factory=lambda: _zeros(Kind))
     evictions: int = 0
+    evicted_to_disk: int = 0
     evicted_pages: int = 0
     recomputed: int = 0
     resumed: int = 0
-    restored: Mapping[Tier, int] = field(default_factory=lambda: _zeros(Tier))
+    restored: Mapping[Restored, int] = field(default_factory=_none_restored)
     ram_tokens: int = 0
     disk_tokens: int = 0
     raised_pages: int = 0
     replayed_tokens: int = 0
     files_written: int = 0
     files_read: int = 0
-    file_failures: int = 0
-    discarded_stranded: int = 0
+    disk_written_bytes: int = 0
+    disk_read_bytes: int = 0
+    file_faults: Mapping[FileWork, int] = field(default_factory=lambda: _zeros(FileWork))
+    pins_ended: Mapping[PinEnd, int] = field(default_factory=lambda: _zeros(PinEnd))
     parks: int = 0
     holds: int = 0
     unplaced: int = 0
@@ -136,11 +182,30 @@ class Counters:
         raised: dict[str, Any] = {name: getattr(self, name) + by for name, by in amounts.items()}
         return replace(self, **raised)
 
-    def tally(self, name: str, key: enum.StrEnum) -> Self:
+    def tally(self, name: str, key: Hashable) -> Self:
         """These counters with one entry of a mapping raised by one."""
-        old: Mapping[enum.StrEnum, int] = getattr(self, name)
+        old: Mapping[Hashable, int] = getattr(self, name)
         raised: dict[str, Any] = {name: {**old, key: old[key] + 1}}
         return replace(self, **raised)
+
+    def restored_from(self, tier: Tier) -> int:
+        """Retained states of all kinds that were claimed from a tier."""
+        return sum(self.restored[tier, kind] for kind in Kind)
+
+    @property
+    def file_failures(self) -> int:
+        """Orders for files that failed, whatever was to be done."""
+        return sum(self.file_faults.values())
+
+    @property
+    def prompt_tokens(self) -> Mapping[str, int]:
+        """Prompt tokens by where they came from: `computed`, or the tier that they lay in."""
+        return {
+            "computed": self.computed_tokens,
+            Tier.DEVICE.value: self.device_tokens,
+            Tier.KV_RAM.value: self.ram_tokens,
+            Tier.KV_DISK.value: self.disk_tokens,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +231,7 @@ class EngineStats:
             that was published.
         lookup_s: what a search for the longest retained state took.
         capture_s: from the plan of the round that writes a state until it can be found.
+        restore_s: by tier, from admission until a request resumes from what lay there.
     """
 
     alive: bool
@@ -192,6 +258,9 @@ class EngineStats:
     skipped_in_row: int = 0
     lookup_s: Histogram = field(default_factory=lambda: Histogram(LOOKUP_SECONDS))
     capture_s: Histogram = field(default_factory=lambda: Histogram(ROUND_SECONDS))
+    restore_s: Mapping[Tier, Histogram] = field(
+        default_factory=lambda: {tier: Histogram(ROUND_SECONDS) for tier in LOWER_TIERS}
+    )
 
     @property
     def degraded(self) -> bool:

@@ -87,6 +87,8 @@ class Tiers:
         ahead: the large state that goes down window by window; None while none does.
         ahead_asked: the index that was last asked for a state to go down ahead.
         arriving: those of which all has been sent and that have not landed.
+        pins_seen: the values by which every pinned state of the device had its copy below, or
+            could have none: it is asked again when one has changed.
         clear_at_ms: when files may be removed again.
         draining: everything is being written out.
     """
@@ -108,6 +110,7 @@ class Tiers:
     ahead: Ahead | None = None
     ahead_asked: ReuseIndex | None = None
     arriving: tuple[Ahead, ...] = ()
+    pins_seen: tuple[object, object, object] = (None, None, None)
     clear_at_ms: float = 0.0
     draining: bool = False
 
@@ -153,13 +156,18 @@ def let_go(tiers: Tiers, stored_id: int) -> Tiers:
 
 def emptied(tiers: Tiers) -> Tiers:
     """Every retained state goes, as soon as nothing touches it; live ones stay."""
-    gone = {one.id for one in tiers.arena.index if not one.is_live}
-    gone |= {one.id for one in tiers.arena.pending.values() if not one.is_live}
-    if tiers.shelf is not None:
-        gone |= {one.id for one in tiers.shelf.index if not one.is_live}
-    for stored_id in sorted(gone):
+    for stored_id in sorted(retained_ids(tiers)):
         tiers = given_up(tiers, stored_id)
     return tiers
+
+
+def retained_ids(tiers: Tiers) -> set[int]:
+    """The retained states in any lower tier or on the way there, those given up left out."""
+    found = {one.id for one in tiers.arena.index if not one.is_live}
+    found |= {one.id for one in tiers.arena.pending.values() if not one.is_live}
+    if tiers.shelf is not None:
+        found |= {one.id for one in tiers.shelf.index if not one.is_live}
+    return found - tiers.orphans
 
 
 def without_file(tiers: Tiers, stored_id: int) -> Tiers:

@@ -312,8 +312,9 @@ class Timings:
 class Finish:
     """How a request ended.
 
-    `generated_tokens` counts a stop token, which is sampled though not delivered. `message` is set
-    when the reason is ERROR.
+    `generated_tokens` counts a stop token, which is sampled though not delivered. `evictions` are
+    times that it gave way, `recomputed` those among them after which it was computed anew.
+    `message` is set when the reason is ERROR.
     """
 
     request_id: int
@@ -326,6 +327,7 @@ class Finish:
     timings: Timings
     lane: int | None = None
     evictions: int = 0
+    recomputed: int = 0
     message: str | None = None
 
     @property

@@ -1,7 +1,6 @@
 """Everything the scheduler may see, as one frozen value, and the small changes others share."""
 
-import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -89,6 +88,7 @@ class Sequence:
         corrupt: a file that it would have resumed from was of no use.
         found: while RESTORING, what the lookup answered, told when the restore has succeeded.
         evictions: times that it had to give way.
+        recomputed: times that it was computed anew.
         spared_until_ms: until then no other class takes its place.
     """
 
@@ -118,6 +118,7 @@ class Sequence:
     corrupt: bool = False
     found: Match | Miss | None = None
     evictions: int = 0
+    recomputed: int = 0
     spared_until_ms: float = 0.0
 
     @property
@@ -320,6 +321,7 @@ def finish(
         timings=replace(seq.timings, finished_ms=now_ms),
         lane=seq.lane,
         evictions=seq.evictions,
+        recomputed=seq.recomputed,
         message=message,
     )
     sequences = {key: value for key, value in world.sequences.items() if key != request.id}
@@ -346,7 +348,7 @@ def unstored(world: World, seq: Sequence) -> World:
     return replace(world, tiers=tiers)
 
 
-def tally(world: World, name: str, key: enum.StrEnum) -> World:
+def tally(world: World, name: str, key: Hashable) -> World:
     """The world with one labelled counter raised by one."""
     return replace(world, counters=world.counters.tally(name, key))
 

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from ignisd import __version__
 from ignisd.engine.histogram import Histogram
-from ignisd.engine.stats import EngineStats
+from ignisd.engine.stats import EngineStats, Use
 from ignisd.engine.types import Tier
 from ignisd.engine.world import World
 from ignisd.errors import Draining, ModelSwitching, RequestTimeout, answer_codes
@@ -217,11 +217,9 @@ def _reuse(stats: EngineStats) -> Iterator[Metric]:
     yield _counter("misses", "Admissions without a claim, by reason.", "reason", counters.misses)
     yield _counter("captured", "States published, by kind.", "kind", counters.captured)
     yield _counter("captures_skipped", "States not kept, by reason.", "reason", counters.skipped)
-    discards = {
-        "used": counters.discarded_used,
-        "unused": counters.discarded_unused,
-        "stranded": counters.discarded_stranded,
-    }
+    discards = dict.fromkeys(Use, 0)
+    for (_, _, use), times in counters.discarded.items():
+        discards[use] += times
     yield _counter(
         "discards",
         "Retained states given up; stranded, which is a bug, are those with one half gone.",

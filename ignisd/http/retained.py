@@ -89,7 +89,7 @@ class RetainedStates:
     ) -> dict[str, object]:
         asked = self._intake.unsubmitted(prepared, model)
         found = look_up(world, asked)
-        reuse = reuse_of(world, found, prepared.marks)
+        reuse = reuse_of(world, asked, found)
         parts = found.diverged_at is not None and found.lost_tokens > 0
         junctions = (found.matched_tokens,) if parts else ()
         cuts = (

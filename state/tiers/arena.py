@@ -8,7 +8,7 @@ holds its cells, is not findable, and nobody shares the cells that are still to 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -51,7 +51,7 @@ class Arena:
     places: ShardMap[Located]
     index: TierIndex
     pending: dict[int, Stored]
-    beginnings: OrderedSet[Begins]
+    beginnings: OrderedSet[Begins] = field(repr=False)
 
     @staticmethod
     def empty(num_cells: int, image_cells: int, cell_bytes: int) -> "Arena":
@@ -242,6 +242,13 @@ class Arena:
         """A state was restored."""
         return replace(self, index=self.index.touch(id, now_ms))
 
+    def pin(self, id: int, pinned: bool) -> "Arena":
+        """A retained state, landed or not, stays whatever comes, or no longer."""
+        pending = self.pending.get(id)
+        if pending is None:
+            return replace(self, index=self.index.pin(id, pinned))
+        return replace(self, pending=self.pending | {id: replace(pending, pinned=pinned)})
+
     def renew(self, again: Stored) -> "Arena":
         """A retained state that is here, landed or not, came down again; see `renewed`."""
         pending = self.pending.get(again.id)
@@ -260,6 +267,22 @@ class Arena:
     def num_sole(self, id: int) -> int:
         """Cells that would be free if the state left."""
         return int(np.count_nonzero(self.counts[numbers(self.located(id).cells)] == 1))
+
+    def num_pinned_cells(self, also: int | None = None) -> int:
+        """Cells that pinned states hold, shared ones once; those of one state more with `also`."""
+        ids = {one.id for one in (*self.index.pinned(), *self.pending.values()) if one.pinned}
+        return self._num_held(ids if also is None else ids | {also})
+
+    def num_live_cells(self) -> int:
+        """Cells that live sequences hold, on their way down or landed, shared ones once."""
+        live = (one for one in self.pending.values() if one.is_live)
+        return self._num_held({one.id for one in (*self.index.live(), *live)})
+
+    def _num_held(self, ids: Iterable[int]) -> int:
+        held: set[int] = set()
+        for id in ids:
+            held.update(self.located(id).cells)
+        return len(held)
 
     def check(self) -> None:
         """Raise AssertionError where cells, places and states contradict each other."""

@@ -1,15 +1,16 @@
 """Which states lie in a tier below the device, who can resume from them, and who gives way first.
 
 The index is a value: each change gives a new one. It keeps retained states by the digest that
-they end with, and all states in the order of their last use, in one ordered set for each of eight
-standings. The order in which states give way is merged from these as it is walked.
+they end with, and all states in the order of their last use, in one ordered set for each of nine
+standings. The order in which states give way is merged from these as it is walked; pinned states
+have a standing of their own, which is not walked.
 """
 
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from state.chain import Chain
 from state.retention import resume_points
@@ -18,12 +19,13 @@ from state.spec import PAGE_TOKENS, Class
 from state.tiers.digests import DigestMap
 from state.tiers.ordered import OrderedSet
 from state.tiers.stored import Stored, is_idle, key_of, renewed
+from state.tiers.tally import Tally
 
 Use = tuple[float, int]
 """When a state was last used, and its id."""
 
-NUM_STANDINGS = 8
-_LIVE, _PERSON, _RESTORED = 4, 2, 1
+NUM_STANDINGS = 9
+_PINNED, _LIVE, _PERSON, _RESTORED = 8, 4, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +36,18 @@ class TierIndex:
         entries: every state by id.
         by_digest: ids of the retained states that end at a digest.
         by_use: for each standing, its states from the least recently used to the last.
+        tally: what all of them add up to.
     """
 
     entries: ShardMap[Stored]
     by_digest: DigestMap
     by_use: tuple[OrderedSet[Use], ...]
+    tally: Tally
 
     @staticmethod
     def empty() -> "TierIndex":
         """Nothing stored."""
-        return TierIndex(ShardMap(), DigestMap(), (OrderedSet(),) * NUM_STANDINGS)
+        return TierIndex(ShardMap(), DigestMap(), (OrderedSet(),) * NUM_STANDINGS, Tally())
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -64,7 +68,12 @@ class TierIndex:
         by_digest = self.by_digest
         if not stored.is_live:
             by_digest = by_digest.add(stored.chain.digests[-1], stored.id)
-        return TierIndex(self.entries.put(stored.id, stored), by_digest, self._used(added=stored))
+        return TierIndex(
+            self.entries.put(stored.id, stored),
+            by_digest,
+            self._used(added=stored),
+            self.tally.with_one(stored),
+        )
 
     def remove(self, id: int) -> "TierIndex":
         """The state, which no move holds, is not findable any more."""
@@ -73,7 +82,12 @@ class TierIndex:
         by_digest = self.by_digest
         if not stored.is_live:
             by_digest = by_digest.remove(stored.chain.digests[-1], id)
-        return TierIndex(self.entries.drop(id), by_digest, self._used(gone=stored))
+        return TierIndex(
+            self.entries.drop(id),
+            by_digest,
+            self._used(gone=stored),
+            self.tally.with_one(stored, -1),
+        )
 
     def touch(self, id: int, now_ms: float) -> "TierIndex":
         """The state was restored."""
@@ -84,6 +98,11 @@ class TierIndex:
         """A retained state that is here came down again under its id; see `renewed`."""
         stored = self._stored(again.id)
         return self._changed(stored, renewed(stored, again))
+
+    def pin(self, id: int, pinned: bool) -> "TierIndex":
+        """A retained state stays whatever comes, or no longer; the caller bounds how many do."""
+        stored = self._stored(id)
+        return self._changed(stored, replace(stored, pinned=pinned))
 
     def hold(self, id: int) -> "TierIndex":
         """A move reads or writes the bytes of the state; it stays until it is released."""
@@ -128,7 +147,8 @@ class TierIndex:
         return None
 
     def victims(self, now_ms: float, ttl_ms: float) -> Iterator[Stored]:
-        """The states that no move holds, in the order in which they give way, found as it is asked.
+        """The states that no move holds and that are not pinned, in the order in which they give
+        way, found as it is asked.
 
         The order is that of this index at `now_ms`: see `key_of`.
         """
@@ -148,7 +168,35 @@ class TierIndex:
         yield heapq.merge(retained[0], *(takewhile(idle, uses) for uses in retained[1:]))
         for uses in retained[1:]:
             yield uses.starting(lambda use: not idle(use))
-        yield from self.by_use[_LIVE:]
+        yield from self.by_use[_LIVE:_PINNED]
+
+    def pinned(self) -> Iterator[Stored]:
+        """The pinned states, the one that was used last first."""
+        return (self.entries[id] for _, id in reversed(self.by_use[_PINNED]))
+
+    @property
+    def num_pinned(self) -> int:
+        """How many states are pinned."""
+        return len(self.by_use[_PINNED])
+
+    def live(self) -> Iterator[Stored]:
+        """The live sequences, in no order."""
+        return (self.entries[id] for uses in self.by_use[_LIVE:_PINNED] for _, id in uses)
+
+    def best(self, now_ms: float, ttl_ms: float) -> Iterator[Stored]:
+        """The retained states, the one that gives way last first, found as it is asked."""
+
+        def idle(use: Use) -> bool:
+            return is_idle(use[0], now_ms, ttl_ms)
+
+        yield from self.pinned()
+        lowest, *higher = self.by_use[:_LIVE]
+        for uses in reversed(higher):
+            for _, id in takewhile(lambda use: not idle(use), reversed(uses)):
+                yield self.entries[id]
+        rest = (dropwhile(lambda use: not idle(use), reversed(uses)) for uses in higher)
+        for _, id in heapq.merge(reversed(lowest), *rest, reverse=True):
+            yield self.entries[id]
 
     def _stored(self, id: int) -> Stored:
         stored = self.entries.get(id)
@@ -156,8 +204,11 @@ class TierIndex:
         return stored
 
     def _changed(self, before: Stored, after: Stored) -> "TierIndex":
+        tally = self.tally
+        if before.kind is not after.kind:
+            tally = tally.with_one(before, -1).with_one(after)
         return TierIndex(
-            self.entries.put(after.id, after), self.by_digest, self._used(before, after)
+            self.entries.put(after.id, after), self.by_digest, self._used(before, after), tally
         )
 
     def _used(
@@ -186,6 +237,10 @@ class TierIndex:
         assert by_digest == retained, (
             f"{len(retained)} states are retained, {len(by_digest)} are findable by digest"
         )
+        tally = Tally()
+        for one in self:
+            tally = tally.with_one(one)
+        assert tally == self.tally, f"{len(self)} states add up to {tally}, not {self.tally}"
         for standing, uses in enumerate(self.by_use):
             wanted = sorted(_place(one)[1] for one in self if _place(one)[0] == standing)
             assert list(uses) == wanted, (
@@ -200,6 +255,8 @@ def ranks_below(one: Stored, other: Stored, now_ms: float, ttl_ms: float) -> boo
 
 def _place(stored: Stored) -> tuple[int, Use]:
     """The ordered set that a state lies in, and where in it."""
+    if stored.pinned:
+        return _PINNED, (stored.used_ms, stored.id)
     standing = (
         _LIVE * stored.is_live
         + _PERSON * (stored.cls is Class.INTERACTIVE)

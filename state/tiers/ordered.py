@@ -28,6 +28,9 @@ class OrderedSet(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         return chain.from_iterable(self.runs)
 
+    def __reversed__(self) -> Iterator[Item]:
+        return chain.from_iterable(map(reversed, reversed(self.runs)))
+
     def __contains__(self, item: Item) -> bool:
         at = self._run_for(item)
         if at == len(self.runs):

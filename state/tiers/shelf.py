@@ -278,6 +278,15 @@ class Shelf:
         """A state was restored."""
         return replace(self, index=self.index.touch(id, now_ms))
 
+    def pin(self, id: int, pinned: bool) -> "Shelf":
+        """A retained state stays whatever comes, or no longer. Its file does not say so."""
+        return replace(self, index=self.index.pin(id, pinned))
+
+    def forsake(self, id: int) -> "Shelf":
+        """A file that is being written is to be removed once it is there."""
+        one = replace(self.pending[id], unwanted=True)
+        return replace(self, pending=self.pending | {id: one})
+
     def renew(self, again: Stored) -> "Shelf":
         """A retained state that is here, landed or not, came down again; see `renewed`.
 
@@ -298,6 +307,23 @@ class Shelf:
         if id not in self.index:
             return self
         return replace(self, index=self.index.release(id))
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of the files of pinned states."""
+        return sum(self.file_bytes(one) for one in self.index.pinned())
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the files of live sequences."""
+        return sum(self.file_bytes(one) for one in self.index.live())
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of files that are being written or removed."""
+        going = (*self.leaving, *self.clearing, *(one.path for one in self.pending.values()))
+        makes_way = (path for one in self.pending.values() for path in one.leaving)
+        return sum(self.charged[path] for path in (*going, *makes_way))
 
     def check(self) -> None:
         """Raise AssertionError where the parts disagree, or files take more than they may."""

@@ -1,13 +1,26 @@
 """A state that lies below the device, and the order in which such states give way."""
 
+import enum
 from dataclasses import dataclass, replace
 
 from state.chain import Chain
 from state.retained import KIND_ORDER, Kind, Retained
 from state.spec import PAGE_TOKENS, Class
 
-Key = tuple[bool, bool, bool, float, int]
+Key = tuple[bool, bool, bool, bool, float, int]
 """Compares as the states give way: the lowest goes first."""
+
+
+class Standing(enum.StrEnum):
+    """How strongly a state holds its place, from the weakest: what `key_of` says in words."""
+
+    IDLE = "idle"
+    AGENT = "agent"
+    AGENT_RESTORED = "agent_restored"
+    INTERACTIVE = "interactive"
+    INTERACTIVE_RESTORED = "interactive_restored"
+    PINNED = "pinned"
+    LIVE = "live"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,8 @@ class Stored:
         hits: how often it was restored from its tier.
         used_ms: when it was last used: restored, or claimed before it came down.
         held: moves that read or write its bytes now. One that is held is not given up.
+        pinned: somebody asked for it to stay; it gives way to nothing.
+        published_ms: when it was first kept; None where that was in an earlier process.
     """
 
     id: int
@@ -39,6 +54,8 @@ class Stored:
     hits: int
     used_ms: float
     held: int = 0
+    pinned: bool = False
+    published_ms: float | None = None
 
     def __post_init__(self) -> None:
         assert self.length > 0, f"state {self.id} stands for {self.length} tokens"
@@ -52,6 +69,7 @@ class Stored:
         assert (self.kind is None) == (self.owner is not None), (
             f"state {self.id} is {self.kind or 'live'} and belongs to request {self.owner}"
         )
+        assert not (self.pinned and self.kind is None), f"live state {self.id} is pinned"
         if self.kind is not None:
             assert self.num_common * PAGE_TOKENS == self.length, (
                 f"retained state {self.id} has {self.num_common} common pages and {self.length} "
@@ -81,13 +99,16 @@ def stored_of(retained: Retained) -> Stored:
         owner=None,
         hits=0,
         used_ms=retained.used_ms,
+        pinned=retained.pinned,
+        published_ms=retained.published_ms,
     )
 
 
 def renewed(stored: Stored, again: Stored) -> Stored:
     """A state that lies here, after it came down again; nothing of it is written anew.
 
-    It takes the higher of the two kinds, a person's class over an agent's, and the later use.
+    It takes the higher of the two kinds, a person's class over an agent's, the later use, and a pin
+    of either.
 
     Args:
         stored: as it lies here.
@@ -101,6 +122,7 @@ def renewed(stored: Stored, again: Stored) -> Stored:
         kind=max(stored.kind, again.kind, key=KIND_ORDER.__getitem__),
         cls=Class.INTERACTIVE if Class.INTERACTIVE in (stored.cls, again.cls) else stored.cls,
         used_ms=max(stored.used_ms, again.used_ms),
+        pinned=stored.pinned or again.pinned,
     )
 
 
@@ -112,13 +134,25 @@ def is_idle(used_ms: float, now_ms: float, ttl_ms: float) -> bool:
 def key_of(stored: Stored, now_ms: float, ttl_ms: float) -> Key:
     """Sorts states in the order in which they give way.
 
-    Retained before live; agents' before interactive ones; never restored before restored; then
-    the least recently used, then the oldest. A retained state that has been idle longer than
-    `ttl_ms` counts as an agent's that was never restored: otherwise what a person left, or what
-    was once restored, would hold its place for ever against everything new. A live sequence waits
-    and is not idle.
+    Retained before pinned before live; agents' before interactive ones; never restored before
+    restored; then the least recently used, then the oldest. A retained state that has been idle
+    longer than `ttl_ms` counts as an agent's that was never restored: otherwise what a person left,
+    or what was once restored, would hold its place for ever against everything new. A live
+    sequence waits and is not idle. Of pinned states the last use alone decides.
     """
-    counts = stored.is_live or not is_idle(stored.used_ms, now_ms, ttl_ms)
+    counts = stored.is_live or not (stored.pinned or is_idle(stored.used_ms, now_ms, ttl_ms))
     person = counts and stored.cls is Class.INTERACTIVE
     restored = counts and stored.hits > 0
-    return stored.is_live, person, restored, stored.used_ms, stored.id
+    return stored.is_live, stored.pinned, person, restored, stored.used_ms, stored.id
+
+
+def standing_of(stored: Stored, now_ms: float, ttl_ms: float) -> Standing:
+    """The key of a state without its last use, as a word."""
+    live, pinned, person, restored, _, _ = key_of(stored, now_ms, ttl_ms)
+    if live or pinned:
+        return Standing.LIVE if live else Standing.PINNED
+    if is_idle(stored.used_ms, now_ms, ttl_ms):
+        return Standing.IDLE
+    if person:
+        return Standing.INTERACTIVE_RESTORED if restored else Standing.INTERACTIVE
+    return Standing.AGENT_RESTORED if restored else Standing.AGENT

@@ -8,6 +8,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
+
 from ignisd.engine import scheduler
 from ignisd.engine.check import check_world
 from ignisd.engine.files import Command, FileThreads
@@ -26,7 +28,7 @@ from state.tiers.scan import Scan, scan
 from state.tiers.shelf import Shelf
 from state.tiers.stored import Stored
 from tests.engine.harness import FINGERPRINT, Harness
-from tests.fake_device import CELL_BYTES
+from tests.fake_device import CELL_BYTES, EMPTY, read_on
 from tests.state.tiers.faulty_disk import FaultyDisk
 
 WALL_MS = 1e12
@@ -105,6 +107,12 @@ class Tiered(Harness):
         """Put something else into the world's tiers."""
         tiers = replace(self.tiers, **changes)
         self.world = replace(self.world, tiers=tiers)
+
+    def window(self, pages: int) -> None:
+        """From now on a round moves so many pages beside one image."""
+        limits = self.tiers.limits
+        window_bytes = pages * CELL_BYTES + limits.image_bytes
+        self.change_tiers(limits=replace(limits, window_bytes=window_bytes))
 
     @property
     def tiers(self) -> Tiers:
@@ -186,9 +194,13 @@ class Tiered(Harness):
         self.world = flush(self.world)
         check_world(self.world)
 
+    def begin_to_write_out(self) -> None:
+        """From now on what is retained goes to files."""
+        self.world = draining(self.world)
+
     def write_out(self, most: int = 500) -> None:
         """End as the daemon does: what is retained goes to files."""
-        self.world = draining(self.world)
+        self.begin_to_write_out()
         self.until(lambda: not self.ended and is_written_out(self.world, self.now_ms), most)
 
     def assert_leak_free(self) -> None:
@@ -230,6 +242,22 @@ class Tiered(Harness):
         """In how many rounds so far a request stepped."""
         steps = (step for work in self.device.rounds for step in work.decode)
         return sum(step.sequence_id == request_id for step in steps)
+
+
+def check_bytes(harness: Tiered) -> int:
+    """Every state that has landed in the arena holds what its tokens say.
+
+    Returns:
+        how many pages and images were compared.
+    """
+    arena, device = harness.arena, harness.device
+    for stored in arena.index:
+        place = arena.located(stored.id)
+        tokens = stored.chain.tokens.astype(np.int64)
+        assert device.read_cells(place.image_cells) == read_on(EMPTY, tokens), f"{stored}"
+        rows = device.cells[list(place.page_cells)].ravel()[: stored.length]
+        assert (rows == tokens).all(), f"pages of {stored}"
+    return sum(1 + one.num_pages for one in arena.index)
 
 
 def _chain(tokens: Sequence[int] | Chain) -> Chain:

@@ -6,8 +6,8 @@ import pytest
 
 from ignisd.engine import scheduler
 from ignisd.engine.room import gainable, make_room
-from ignisd.engine.stats import SkipReason
-from ignisd.engine.types import FinishReason, Phase, SamplingParams
+from ignisd.engine.stats import SkipReason, Use
+from ignisd.engine.types import FinishReason, Phase, SamplingParams, Tier
 from ignisd.engine.world import Limits, with_sequence
 from state.retained import Kind
 from state.retention import Marks
@@ -164,7 +164,9 @@ def test_slots_go_to_the_latest_and_an_agent_displaces_no_one_interactive() -> N
     harness = Harness(num_host_slots=2)
     fill(harness, 3)
     assert [held.length for held in harness.world.index] == [192, 192]
-    assert harness.world.counters.discarded_unused == 1
+    gone = {key: times for key, times in harness.world.counters.discarded.items() if times}
+    assert list(gone.values()) == [1]
+    assert [(tier, use) for tier, _, use in gone] == [(Tier.DEVICE, Use.UNUSED)]
     before = {held.id for held in harness.world.index}
     agent = words(200, 7)
     harness.ask(agent, marks=opener(agent), cls=Class.AGENT)

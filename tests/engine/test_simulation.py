@@ -16,7 +16,8 @@ def play(first: int, count: int) -> Counter[str]:
     seen: Counter[str] = Counter()
     for seed in range(first, first + count):
         try:
-            outcome = Simulation(seed).run()
+            simulation = Simulation(seed)
+            outcome = simulation.run()
         except Exception as error:
             error.add_note(f"seed {seed}: Simulation({seed}).run()")
             raise
@@ -28,7 +29,7 @@ def play(first: int, count: int) -> Counter[str]:
         seen["late"] += counters.late_tokens
         seen["parks"] += counters.parks
         seen["interrupted"] += counters.captured[Kind.INTERRUPTED]
-        seen["discarded"] += counters.discarded_used + counters.discarded_unused
+        seen["discarded"] += sum(counters.discarded.values())
         seen["skipped"] += sum(counters.skipped.values())
         seen["demoted"] += sum(counters.demoted.values())
         seen["restored"] += sum(counters.restored.values())
@@ -36,6 +37,7 @@ def play(first: int, count: int) -> Counter[str]:
         seen["recomputed"] += counters.recomputed
         seen["files written"] += counters.files_written
         seen["files read"] += counters.files_read
+        seen["pinned"] += simulation.pins.num_made
         for phase in Phase:
             seen[f"cancelled {phase}"] += outcome.phases_cancelled[phase]
     return seen

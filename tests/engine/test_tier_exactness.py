@@ -75,7 +75,7 @@ def test_what_comes_back_from_below_gives_equal_bits(name: str, window_pages: in
     counters = server.world.counters
     assert tiers["kv_ram"], tiers
     assert counters.resumed, counters
-    assert counters.restored[Tier.KV_RAM], counters
+    assert counters.restored_from(Tier.KV_RAM), counters
 
 
 def test_what_finds_no_room_below_is_computed_anew_with_equal_bits() -> None:

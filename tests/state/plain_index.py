@@ -28,6 +28,7 @@ class Plain:
     used_ms: float
     superseded: bool = False
     hits: int = 0
+    pinned: bool = False
 
 
 def shared_tokens(one: list[int], other: list[int]) -> int:
@@ -133,6 +134,8 @@ class Model:
         self.forgotten.append((salt, tokens, why))
 
     def level(self, one: Plain, now_ms: float) -> int:
+        if one.pinned:
+            return 6
         if one.superseded or one.kind is Kind.INTERRUPTED:
             return 1
         if one.kind is Kind.PERIODIC:
@@ -176,7 +179,7 @@ class Model:
 
             def key(one: Plain) -> tuple[int, bool, float, float, int]:
                 level = left.level(one, now_ms)
-                if level > 3 and one.id not in keep:
+                if 3 < level < 6 and one.id not in keep:
                     level = 3
                 gap = left.gap(one) if level == 2 else 0.0
                 return level, personal(one), gap, one.used_ms, one.id
@@ -237,6 +240,10 @@ class Pair:
         self.model.states[id].hits += 1
         self.model.states[id].used_ms = self.now_ms
 
+    def pin(self, id: int, pinned: bool) -> None:
+        self.index = self.index.pin(id, pinned)
+        self.model.states[id].pinned = pinned
+
     def promote(self, id: int, kind: Kind) -> None:
         self.index = self.index.promote(id, kind)
         self.model.promote(id, kind)
@@ -294,10 +301,10 @@ class Pair:
     def agree(self) -> None:
         check_index(self.index)
         told = {
-            one.id: (one.kind, one.conversation, one.superseded, one.hits, one.used_ms)
+            one.id: (one.kind, one.conversation, one.superseded, one.hits, one.used_ms, one.pinned)
             for one in self.index
         }
         assert told == {
-            one.id: (one.kind, one.conversation, one.superseded, one.hits, one.used_ms)
+            one.id: (one.kind, one.conversation, one.superseded, one.hits, one.used_ms, one.pinned)
             for one in self.model.states.values()
         }

@@ -55,6 +55,11 @@ class IndexMachine(RuleBasedStateMachine):
     def promote(self, data: st.DataObject, kind: Kind) -> None:
         self.pair.promote(data.draw(st.sampled_from(sorted(self.pair.model.states))), kind)
 
+    @precondition(lambda self: self.pair.model.states)
+    @rule(data=st.data(), pinned=st.booleans())
+    def pin(self, data: st.DataObject, pinned: bool) -> None:
+        self.pair.pin(data.draw(st.sampled_from(sorted(self.pair.model.states))), pinned)
+
     @rule(letters=LETTERS, salt=st.sampled_from(SALTS))
     def without_slot(self, letters: list[int], salt: bytes) -> None:
         self.pair.without_slot(letters, salt)
@@ -112,7 +117,8 @@ def test_long_walks_fill_the_index(seed: int, link: Link) -> None:
     for _ in range(250):
         ids = sorted(pair.model.states)
         does = rng.choices(
-            ["insert", "remove", "touch", "wait", "promote", "without slot"], [8, 4, 4, 1, 2, 1]
+            ["insert", "remove", "touch", "wait", "promote", "without slot", "pin"],
+            [8, 4, 4, 1, 2, 1, 1],
         )[0]
         if does == "insert" or not ids:
             pair.insert(
@@ -129,6 +135,8 @@ def test_long_walks_fill_the_index(seed: int, link: Link) -> None:
             pair.touch(rng.choice(ids))
         elif does == "promote":
             pair.promote(rng.choice(ids), rng.choice(list(KIND_ORDER)))
+        elif does == "pin":
+            pair.pin(rng.choice(ids), rng.random() < 0.5)
         elif does == "without slot":
             letters = [rng.randint(1, 3) for _ in range(rng.randint(1, 6))]
             pair.without_slot(letters, rng.choice(SALTS))

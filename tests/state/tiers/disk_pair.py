@@ -214,6 +214,10 @@ class DiskPair:
         assert not self.disk.paths
         self.shelf = self.shelf.release(id)
 
+    def pin(self, id: int, pinned: bool) -> None:
+        self.shelf = self.shelf.pin(id, pinned)
+        self.landed.pin(id, pinned)
+
     def drop(self, id: int) -> None:
         self.shelf = self.shelf.drop(id)
         del self.landed.states[id]
@@ -319,7 +323,8 @@ class DiskPair:
         self.charged = {path: whole_blocks(path.stat().st_size) for path in (*good, *foreign)}
         self.landed = PlainIndex()
         for number, path in enumerate(good):
-            self.content[path] = replace(self.content[path], id=first_id + number)
+            # A pin ends with the process.
+            self.content[path] = replace(self.content[path], id=first_id + number, pinned=False)
             self.landed.states[first_id + number] = self.content[path]
         excess = sum(self.charged.values()) - CEILING_BYTES
         while excess > 0 and self.foreign:
@@ -350,6 +355,12 @@ class DiskPair:
         self.shelf.check()
         compare(self.shelf.index, self.landed, self.now_ms, link_page)
         assert self.shelf.used_bytes == self.used()
+        states = self.landed.states.values()
+        assert self.shelf.pinned_bytes == sum(self.size(one) for one in states if one.pinned)
+        live = sum(self.size(one) for one in states if one.kind is None)
+        assert self.shelf.live_bytes == live
+        quiet = sum(self.size(one) for one in states) + self.shelf.foreign_bytes
+        assert self.shelf.used_bytes == quiet + self.shelf.unfinished_bytes
         there = [path for path in self.root.rglob("*") if path.is_file()]
         assert sum(whole_blocks(path.stat().st_size) for path in there) <= self.used()
         known = self.charged.keys() | {one.path for one in self.flights.values()}

@@ -1,6 +1,7 @@
 """The product's values and the plain ones, changed together and compared."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 from state.chain import Link, chain_of
@@ -29,12 +30,17 @@ def constant(before: bytes, page: bytes) -> bytes:
 
 def told(states: TierIndex | list[Stored]) -> dict[int, tuple[object, ...]]:
     """What the product says of each state, by id."""
-    return {one.id: (one.kind, one.cls, one.hits, one.used_ms, one.held) for one in states}
+    return {
+        one.id: (one.kind, one.cls, one.hits, one.used_ms, one.held, one.pinned) for one in states
+    }
 
 
 def meant(states: dict[int, Plain]) -> dict[int, tuple[object, ...]]:
     """The same of the plain states."""
-    return {one.id: (one.kind, one.cls, one.hits, one.used_ms, one.held) for one in states.values()}
+    return {
+        one.id: (one.kind, one.cls, one.hits, one.used_ms, one.held, one.pinned)
+        for one in states.values()
+    }
 
 
 def compare(index: TierIndex, model: PlainIndex, now_ms: float, link: Link) -> None:
@@ -44,6 +50,10 @@ def compare(index: TierIndex, model: PlainIndex, now_ms: float, link: Link) -> N
     order = [one.id for one in index.victims(now_ms, TTL_MS)]
     wanted = model.victims(now_ms)
     assert order == [one.id for one in wanted]
+    best = model.best(now_ms)
+    assert [one.id for one in index.best(now_ms, TTL_MS)] == best
+    assert sorted(one.id for one in index.live()) == sorted(model.states.keys() - set(best))
+    assert [one.id for one in index.pinned()] == best[: index.num_pinned]
     for one, other in pairwise(one.stored(link) for one in wanted):
         assert ranks_below(one, other, now_ms, TTL_MS)
         assert not ranks_below(other, one, now_ms, TTL_MS)
@@ -79,6 +89,10 @@ class IndexPair:
         assert before.get(id) is not None
         assert self.index.get(id) is None
         del self.model.states[id]
+
+    def pin(self, id: int, pinned: bool) -> None:
+        self.index = self.index.pin(id, pinned)
+        self.model.pin(id, pinned)
 
     def touch(self, id: int) -> None:
         self.index = self.index.touch(id, self.now_ms)
@@ -171,6 +185,13 @@ class ArenaPair:
         self.arena = self.arena.drop(id)
         self.model.drop(id)
 
+    def pin(self, id: int, pinned: bool) -> None:
+        self.arena = self.arena.pin(id, pinned)
+        if id in self.landed:
+            self.model.landed.pin(id, pinned)
+        else:
+            self.model.pending[id] = replace(self.model.pending[id], pinned=pinned)
+
     def touch(self, id: int) -> None:
         self.arena = self.arena.touch(id, self.now_ms)
         self.model.landed.touch(id, self.now_ms)
@@ -190,6 +211,11 @@ class ArenaPair:
         used = self.model.used()
         assert self.arena.num_free == self.model.num_cells - used
         assert self.arena.used_bytes == used * CELL_BYTES
+        for also in (None, *self.model.copies):
+            assert self.arena.num_pinned_cells(also) == self.model.num_held(
+                lambda one: one.pinned, also
+            )
+        assert self.arena.num_live_cells() == self.model.num_held(lambda one: one.kind is None)
         for one in (*self.landed.values(), *self.model.pending.values()):
             place = self.arena.located(one.id)
             awaited = {cell for cell, _ in self.unwritten.get(one.id, ())}

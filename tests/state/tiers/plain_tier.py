@@ -1,5 +1,6 @@
 """A tier beside plain lists: who is found, who gives way, and how many cells are held."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from state.chain import Link, chain_of
@@ -35,6 +36,7 @@ class Plain:
     hits: int
     used_ms: float
     held: int = 0
+    pinned: bool = False
 
     @property
     def num_pages(self) -> int:
@@ -53,6 +55,7 @@ class Plain:
             hits=self.hits,
             used_ms=self.used_ms,
             held=self.held,
+            pinned=self.pinned,
         )
 
     def common(self) -> list[tuple[bytes, tuple[int, ...]]]:
@@ -72,6 +75,7 @@ def plain(
     cls: Class = Class.AGENT,
     hits: int = 0,
     used_ms: float = 0.0,
+    pinned: bool = False,
 ) -> Plain:
     """A retained state of one page a letter; a live one where there is a tail or a prompt."""
     live = tail > 0 or prompt_pages is not None
@@ -79,22 +83,24 @@ def plain(
     if prompt_pages is not None:
         num_common = min(prompt_pages, num_common)
     tokens = tuple(tokens_of(letters, tail))
-    return Plain(id, salt, tokens, num_common, None if live else kind, cls, hits, used_ms)
+    one = Plain(id, salt, tokens, num_common, None if live else kind, cls, hits, used_ms)
+    return replace(one, pinned=pinned)
 
 
 def order_of(one: Plain, now_ms: float) -> tuple[int, float, int]:
     """Retained before live, agents' before people's, never restored before restored, the oldest.
 
-    A retained one that has been idle too long goes with the lowest.
+    A retained one that has been idle too long goes with the lowest. What is pinned stands between
+    retained and live.
     """
     steps = [
-        one.kind is None,
         one.cls is Class.INTERACTIVE,
         one.hits > 0,
     ]
-    if one.kind is not None and now_ms - one.used_ms > TTL_MS:
-        steps = [False, False, False]
-    return 4 * steps[0] + 2 * steps[1] + steps[2], one.used_ms, one.id
+    if one.kind is not None and (one.pinned or now_ms - one.used_ms > TTL_MS):
+        steps = [False, False]
+    held = 8 * (one.kind is None) + 4 * one.pinned
+    return held + 2 * steps[0] + steps[1], one.used_ms, one.id
 
 
 @dataclass
@@ -105,6 +111,9 @@ class PlainIndex:
 
     def change(self, id: int, **changes: object) -> None:
         self.states[id] = replace(self.states[id], **changes)  # type: ignore[arg-type]
+
+    def pin(self, id: int, pinned: bool) -> None:
+        self.change(id, pinned=pinned)
 
     def touch(self, id: int, now_ms: float) -> None:
         self.change(id, hits=self.states[id].hits + 1, used_ms=now_ms)
@@ -142,9 +151,15 @@ class PlainIndex:
         return longest.id if longest else None
 
     def victims(self, now_ms: float) -> list[Plain]:
-        """Those that no move holds, the first to go first."""
-        free = [one for one in self.states.values() if not one.held]
+        """Those that no move holds and nobody pinned, the first to go first."""
+        free = [one for one in self.states.values() if not one.held and not one.pinned]
         return sorted(free, key=lambda one: order_of(one, now_ms))
+
+    def best(self, now_ms: float) -> list[int]:
+        """Ids of those that are retained, the last to go first."""
+        kept = [one for one in self.states.values() if one.kind is not None]
+        ordered = sorted(kept, key=lambda one: order_of(one, now_ms), reverse=True)
+        return [one.id for one in ordered]
 
 
 Copy = tuple[int, str, int]
@@ -163,6 +178,12 @@ class PlainArena:
     def used(self, *more: list[Copy], without: tuple[int, ...] = ()) -> int:
         held = [self.copies[id] for id in self.copies if id not in without]
         return len({copy for copies in (*held, *more) for copy in copies})
+
+    def num_held(self, of: Callable[[Plain], bool], also: int | None = None) -> int:
+        """Cells of some states, and of one more."""
+        known = (*self.landed.states.values(), *self.pending.values())
+        ids = {one.id for one in known if of(one)} | (set() if also is None else {also})
+        return len({copy for id in ids for copy in self.copies[id]})
 
     def there(self, new: Plain) -> list[Copy]:
         """The copies of its leading common pages that those that have landed brought."""

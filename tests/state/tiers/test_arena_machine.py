@@ -54,6 +54,13 @@ class ArenaMachine(RuleBasedStateMachine):
         if fitting:
             getattr(self.pair, does)(data.draw(st.sampled_from(fitting)))
 
+    @rule(data=st.data(), pinned=st.booleans())
+    def pin(self, data: st.DataObject, pinned: bool) -> None:
+        states = {**self.pair.landed, **self.pair.model.pending}
+        ids = sorted(one.id for one in states.values() if one.kind is not None)
+        if ids:
+            self.pair.pin(data.draw(st.sampled_from(ids)), pinned)
+
     @rule(passed_ms=st.sampled_from([1.0, TTL_MS, TTL_MS + 1.0]))
     def wait(self, passed_ms: float) -> None:
         self.pair.now_ms += passed_ms
@@ -83,16 +90,21 @@ def walk_arena(seed: int, link: Link, num_steps: int, num_cells: int) -> ArenaPa
         pending = list(pair.model.pending)
         held = [one.id for one in pair.landed.values() if one.held]
         loose = [one.id for one in pair.landed.values() if not one.held]
+        known = (*pair.landed.values(), *pair.model.pending.values())
+        retained = [one.id for one in known if one.kind is not None]
         does = rng.choices(
-            ["place", "write", "land", "abandon", "drop", "touch", "hold", "release", "wait"],
+            ["place", "write", "land", "abandon", "drop", "touch", "hold", "release", "pin",
+             "wait"],
             [8, 4 * bool(pending), 5 * bool(pending), bool(pending), bool(loose),
-             2 * bool(pair.landed), bool(loose), 2 * bool(held), 1],
+             2 * bool(pair.landed), bool(loose), 2 * bool(held), bool(retained), 1],
         )[0]  # fmt: skip
         if does == "place":
             kept = set(rng.sample(loose, min(len(loose), rng.choice([0, 0, 1, 3]))))
             pair.place(random_state(rng, step, pair.now_ms), kept)
         elif does == "write":
             pair.write(rng.choice(pending), rng.randint(1, 4))
+        elif does == "pin":
+            pair.pin(rng.choice(retained), rng.random() < 0.3)
         elif does == "wait":
             pair.now_ms += rng.choice([1.0, 2.0, TTL_MS + 1.0])
         else:

@@ -54,6 +54,14 @@ class DiskMachine(RuleBasedStateMachine):
         self.pair.restore(data.draw(st.sampled_from(sorted(self.pair.landed.states))), fault)
 
     @precondition(lambda self: self.pair.landed.states)
+    @rule(data=st.data(), pinned=st.booleans())
+    def pin(self, data: st.DataObject, pinned: bool) -> None:
+        states = self.pair.landed.states.values()
+        retained = sorted(one.id for one in states if one.kind is not None)
+        if retained:
+            self.pair.pin(data.draw(st.sampled_from(retained)), pinned)
+
+    @precondition(lambda self: self.pair.landed.states)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         self.pair.drop(data.draw(st.sampled_from(sorted(self.pair.landed.states))))
@@ -100,6 +108,7 @@ def walk_disk(root: Path, seed: int, num_steps: int) -> DiskPair:
     pair = DiskPair(root, random.Random(seed))
     for step in range(num_steps):
         landed, flights = sorted(pair.landed.states), sorted(pair.flights)
+        retained = [id for id in landed if pair.landed.states[id].kind is not None]
         does = rng.choices(
             [
                 "write",
@@ -112,11 +121,16 @@ def walk_disk(root: Path, seed: int, num_steps: int) -> DiskPair:
                 "fill",
                 "stick",
                 "wait",
+                "pin",
             ],
-            [9, 7 * bool(flights), 6 * bool(landed), bool(landed), 1, 0.7, 0.5, 0.3, 0.6, 1],
-        )[0]
+            [9, 7 * bool(flights), 6 * bool(landed), bool(landed), 1, 0.7, 0.5, 0.3, 0.6, 1,
+             bool(retained)],
+        )[0]  # fmt: skip
         fault = None
-        if rng.random() < 0.15:
+        if pair.disk.always and does == "finish":
+            # What a failed write leaves can be seen only where removing fails as well.
+            fault = (rng.randrange(2, 9), Fault(error=ERRORS[0]))
+        elif rng.random() < 0.15:
             error, short = rng.choice(ERRORS[:3]), rng.randint(1, 5000)
             fault = (rng.randrange(20), rng.choice([Fault(error=error), Fault(short=short)]))
         if does == "write":
@@ -135,6 +149,8 @@ def walk_disk(root: Path, seed: int, num_steps: int) -> DiskPair:
             pair.restart(rng.randint(0, 2), power=rng.random() < 0.5, first_id=1000 * (step + 1))
         elif does == "fill":
             pair.full(rng.random() < 0.3)
+        elif does == "pin":
+            pair.pin(rng.choice(retained), rng.random() < 0.3)
         elif does == "stick":
             pair.stick(rng.random() < 0.4)
         else:

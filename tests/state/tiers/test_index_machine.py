@@ -18,6 +18,7 @@ RETAINED = st.fixed_dictionaries(
         "letters": LETTERS,
         "salt": st.sampled_from(SALTS),
         "kind": st.sampled_from(KINDS),
+        "pinned": st.sampled_from([False, False, False, True]),
         "cls": st.sampled_from(list(Class)),
         "hits": st.integers(0, 1),
         "used_ms": st.sampled_from([0.0, -1.0, -TTL_MS, -TTL_MS - 1.0]),
@@ -55,7 +56,7 @@ def random_state(rng: random.Random, id: int, now_ms: float) -> Plain:
     }
     if rng.random() < 0.3:
         return plain(id, tail=rng.randint(1, 3), prompt_pages=rng.randint(0, 6), **given)
-    return plain(id, kind=rng.choice(KINDS), **given)
+    return plain(id, kind=rng.choice(KINDS), pinned=rng.random() < 0.1, **given)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -97,6 +98,12 @@ class IndexMachine(RuleBasedStateMachine):
             id = data.draw(st.sampled_from(ids))
             self.pair.renew(id, kind, cls, self.pair.now_ms - passed_ms)
 
+    @rule(data=st.data(), pinned=st.booleans())
+    def pin(self, data: st.DataObject, pinned: bool) -> None:
+        ids = [one.id for one in self.pair.model.states.values() if one.kind is not None]
+        if ids:
+            self.pair.pin(data.draw(st.sampled_from(ids)), pinned)
+
     @rule(passed_ms=st.sampled_from([1.0, TTL_MS, TTL_MS + 1.0]))
     def wait(self, passed_ms: float) -> None:
         self.pair.now_ms += passed_ms
@@ -128,15 +135,17 @@ def walk_index(seed: int, link: Link, num_steps: int) -> IndexPair:
         loose = [one.id for one in states if not one.held]
         retained = [one.id for one in states if one.kind is not None]
         does = rng.choices(
-            ["insert", "remove", "touch", "hold", "release", "renew", "wait"],
+            ["insert", "remove", "touch", "hold", "release", "renew", "pin", "wait"],
             [10, 4 * bool(loose), 4 * bool(states), bool(states), 2 * bool(held),
-             2 * bool(retained), 1],
+             2 * bool(retained), bool(retained), 1],
         )[0]  # fmt: skip
         if does == "insert":
             pair.insert(random_state(rng, step, pair.now_ms))
         elif does == "renew":
             used_ms = pair.now_ms - rng.choice([0.0, 1.0, TTL_MS + 1.0])
             pair.renew(rng.choice(retained), rng.choice(KINDS), rng.choice(list(Class)), used_ms)
+        elif does == "pin":
+            pair.pin(rng.choice(retained), rng.random() < 0.5)
         elif does == "wait":
             pair.now_ms += rng.choice([1.0, 2.0, TTL_MS + 1.0])
         else:
