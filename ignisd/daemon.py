@@ -242,4 +242,5 @@ def _facts(loaded: Loaded) -> Facts:
         memory=tuple((line.name, str(line.where), line.num_bytes) for line in plan.lines),
         settled=loaded.settled(),
         kv_ram=loaded.below.facts(),
+        kv_disk=None if loaded.disk is None else loaded.disk.facts(),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 from ignisd import log
-from ignisd.below import Below, measured, reserve, shown_floor
+from ignisd.below import Below, measured, reserve
 from ignisd.chat.checkpoint import ModelInfo, read_model_info
 from ignisd.disk_tier import DiskTier, open_disk
 from ignisd.engine.capacity import CPU, MemoryPlan
@@ -20,6 +20,7 @@ from ignisd.engine.probe import probe
 from ignisd.engine.programs import Shape, compile_programs, empty_device
 from ignisd.engine.rates import Stopwatch
 from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.tiers import shown_floor
 from ignisd.engine.world import World, new_world
 from ignisd.errors import ConfigError
 from ignisd.fingerprint import fingerprint_of

@@ -87,7 +87,8 @@ def words_for(service: Service, *, round_limit_ms: float, stalled_s: float) -> t
 def status_line(service: Service, stats: EngineStats) -> str:
     """One line for `systemctl status`: who is served, and the part of all prompts not read."""
     counters = stats.counters
-    asked = counters.computed_tokens + counters.device_tokens
+    asked = sum(counters.prompt_tokens.values())
+    reused = asked - counters.computed_tokens
     line = (
         f"{service.phase} {service.name}: {stats.num_prefilling + stats.num_decoding} running, "
         f"{stats.num_queued} waiting"
@@ -97,7 +98,7 @@ def status_line(service: Service, stats: EngineStats) -> str:
     if service.exact is False:
         line += ", exact off"
     if asked:
-        line += f", {counters.device_tokens / asked:.0%} of {asked} prompt tokens reused"
+        line += f", {reused / asked:.0%} of {asked} prompt tokens reused"
     return line
 
 

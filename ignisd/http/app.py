@@ -86,6 +86,8 @@ def _telling(service: Service, intake: Intake, options: HttpOptions) -> Iterator
     yield Route("/v1/reuse", retained.listing)
     yield Route("/v1/reuse/explain", retained.explain, methods=["POST"])
     yield Route("/v1/reuse/flush", retained.flush, methods=["POST"])
+    yield Route("/v1/reuse/pin", retained.pin, methods=["POST"])
+    yield Route("/v1/reuse/unpin", retained.unpin, methods=["POST"])
 
 
 def _configuring(

@@ -6,7 +6,8 @@ from ignisd.http.service import Service, ServicePhase
 def health(service: Service, stall_s: float) -> tuple[int, dict[str, object]]:
     """Status and body: 200 ready; 503 loading, draining, stalled or failed.
 
-    What is degraded is told beside 200: requests are answered all the same.
+    What is degraded is told beside 200: requests are answered all the same. The reasons are told
+    by /v1/config, which asks for a key.
     """
     if service.phase is ServicePhase.LOADING:
         return 503, {"status": "loading", "progress": round(service.progress, 4)}
@@ -22,4 +23,5 @@ def health(service: Service, stall_s: float) -> tuple[int, dict[str, object]]:
         return 503, {"status": "draining"}
     if stats.busy and stats.idle_ms > stall_s * 1000:
         return 503, {"status": "stalled", "stalled_seconds": round(stats.idle_ms / 1000, 1)}
-    return 200, {"status": "ready", "exact": service.exact, "degraded": service.degraded}
+    told = {"degraded": list(service.degraded), "notes": list(service.notes)}
+    return 200, {"status": "ready", "exact": service.exact, **told}

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ignisd.chat.checkpoint import ModelInfo
+from ignisd.engine.control import TooManyPins
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.stream import Stream
-from ignisd.engine.types import Request
+from ignisd.engine.types import Request, Tier
 from ignisd.engine.world import World
 from ignisd.errors import Draining, EngineFailure, Loading
+from ignisd.http import condition
 
 
 class Engine(Protocol):
@@ -36,8 +38,15 @@ class Engine(Protocol):
         """A picture of the engine."""
         ...
 
-    def flush(self) -> "asyncio.Future[tuple[World, World]]":
-        """Give up everything retained before the next round; the worlds before and after that."""
+    def flush(self, tier: Tier | None = None) -> "asyncio.Future[tuple[World, World]]":
+        """Give up what is retained, in one tier or in all, before the next round; the worlds
+        before and after that."""
+        ...
+
+    def pin(
+        self, state_id: int, pinned: bool
+    ) -> "asyncio.Future[tuple[World, TooManyPins | None]]":
+        """Pin a state before the next round, or take that back; the world then, or what hinders."""
         ...
 
 
@@ -51,6 +60,7 @@ class Facts:
         memory: the plan, as name, memory and bytes.
         settled: by the key of a setting that was `auto`, what it came to.
         kv_ram: sizes and rates of the arena, and whether it is locked; None without one.
+        kv_disk: what it was told to be and what was found there; None without one.
     """
 
     page_bytes: int = 0
@@ -59,6 +69,7 @@ class Facts:
     memory: tuple[tuple[str, str, int], ...] = ()
     settled: Mapping[str, object] = field(default_factory=dict)
     kv_ram: Mapping[str, object] | None = None
+    kv_disk: Mapping[str, object] | None = None
 
 
 class ServicePhase(enum.StrEnum):
@@ -98,11 +109,16 @@ class Service:
         return None if self._engine is None else not self.facts.inexact
 
     @property
-    def degraded(self) -> tuple[str, ...]:
-        """What does not work as it should at present although requests are answered."""
-        if self._engine is None or not self._engine.stats().degraded:
-            return ()
-        return ("reuse",)
+    def degraded(self) -> Mapping[str, str]:
+        """What does not work as it should at present although requests are answered, and why."""
+        if self._engine is None:
+            return {}
+        return condition.degraded(self._engine.stats(), self._engine.world)
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What works and is not as it could be, and why."""
+        return condition.notes(self.facts.kv_ram)
 
     def report_progress(self, progress: float) -> None:
         """How much of the model is loaded, 0 to 1."""
