@@ -18,8 +18,10 @@ from tests import (
     faults_disk,
     faults_engine,
     faults_evicted,
+    faults_found,
     faults_http,
     faults_plan,
+    faults_restart,
     faults_reuse,
     faults_tiers,
 )
@@ -48,8 +50,10 @@ FAULTS = (
     faults_disk,
     faults_engine,
     faults_evicted,
+    faults_found,
     faults_http,
     faults_plan,
+    faults_restart,
     faults_reuse,
     faults_tiers,
 )

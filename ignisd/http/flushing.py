@@ -12,7 +12,7 @@ import numpy as np
 from ignisd.engine.types import Tier
 from ignisd.engine.world import World
 from ignisd.http.listing import Told, listed_pages
-from ignisd.http.service import Facts
+from ignisd.http.serving import Facts
 
 
 @dataclass(frozen=True, slots=True)

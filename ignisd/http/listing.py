@@ -14,7 +14,7 @@ from ignisd.engine.tiers import Tiers, shown_floor
 from ignisd.engine.totals import Group, Owner, TierTotals, totals_of
 from ignisd.engine.types import Place, Tier
 from ignisd.engine.world import World
-from ignisd.http.service import Facts
+from ignisd.http.serving import Facts
 from state.retained import Kind, Rank, Retained
 from state.tiers.index import TierIndex
 from state.tiers.stored import Stored, standing_of

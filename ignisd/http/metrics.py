@@ -9,10 +9,11 @@ from prometheus_client.registry import Collector
 from ignisd import __version__
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.totals import Owner, pool_pages
-from ignisd.errors import RequestTimeout, answer_codes
+from ignisd.errors import Draining, ModelSwitching, RequestTimeout, answer_codes
 from ignisd.http.counters import HttpCounters
 from ignisd.http.families import count, counter, gauge, gauges, histogram, value
-from ignisd.http.service import Facts, Service, ServicePhase
+from ignisd.http.service import Service, ServicePhase
+from ignisd.http.serving import Facts
 from ignisd.http.tier_metrics import reuse_totals, tier_gauges
 
 _COMPAT = "vllm:"
@@ -38,6 +39,7 @@ class ServiceCollector(Collector):
         yield gauge("phase", "1 for where the daemon stands, 0 for the others.", "phase", phases)
         yield value("load_progress", "Loaded share of the model, 0 to 1.", self._service.progress)
         yield from self._http()
+        yield from _loads(self._service)
         engine = self._service.engine
         if engine is not None:
             stats = engine.stats()
@@ -50,6 +52,11 @@ class ServiceCollector(Collector):
             yield from _rounds(stats)
             if self._compat:
                 yield from _compatible(self._service.name, stats, pages)
+        elif self._service.rested is not None:
+            # Without a model there is nothing to measure, but no total falls back to nothing.
+            yield from _requests(self._service.rested)
+            yield from reuse_totals(self._service.rested)
+            yield from _rounds(self._service.rested)
 
     def _http(self) -> Iterator[Metric]:
         counters = self._counters
@@ -89,6 +96,20 @@ class Metrics:
     def render(self) -> bytes:
         """The text of one scrape."""
         return generate_latest(self._registry)
+
+
+def _loads(service: Service) -> Iterator[Metric]:
+    """What became of models."""
+    tally = service.tally
+    loads = {how: tally.loads[how] for how in ("loaded", "failed", "refused")}
+    yield counter("model_loads", "Models that were to be loaded, by outcome.", "outcome", loads)
+    yield count("model_load_seconds", "Time that loading took.", tally.load_s)
+    unloads = {why: tally.unloads[why] for why in ("switch", "idle")}
+    yield counter("model_unloads", "Models unloaded while serving, by reason.", "reason", unloads)
+    codes = (ModelSwitching.code, Draining.code)
+    cut = {code: tally.cut[code] for code in codes}
+    yield counter("requests_cut", "Requests given up by the daemon, by reason.", "reason", cut)
+    yield value("requests_awaiting_model", "Requests that wait for a model.", service.num_waiting)
 
 
 def _compatible(model: str, stats: EngineStats, pages: Mapping[Owner, int]) -> Iterator[Metric]:

@@ -20,14 +20,16 @@ from ignisd.engine.types import Tier
 from ignisd.engine.world import World
 from ignisd.errors import EngineFailure, PinsFull, RequestError, StateNotFound
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body, while_connected
+from ignisd.http.body import read_json_body
+from ignisd.http.entrance import Entrance
 from ignisd.http.explaining import explanation
 from ignisd.http.flushing import Flush
 from ignisd.http.guard import scope_key
 from ignisd.http.intake import Intake, Prepared, PreparedPlain
 from ignisd.http.listing import Told, listing, pins_of, state_below, state_on_device
 from ignisd.http.options import HttpOptions
-from ignisd.http.service import Engine, Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Engine, Facts
 from ignisd.http.tokens import is_chat
 from state.retained import Retained
 
@@ -61,31 +63,32 @@ _PIN = msgspec.json.Decoder(PinBody)
 class RetainedStates:
     """The control plane of prompt reuse."""
 
-    def __init__(self, service: Service, intake: Intake, options: HttpOptions) -> None:
+    def __init__(
+        self, service: Service, entrance: Entrance, intake: Intake, options: HttpOptions
+    ) -> None:
         self._service = service
+        self._entrance = entrance
         self._intake = intake
         self._options = options
 
     async def listing(self, request: Request) -> Response:
         """The states, the one that gives way last first in each tier, and what they add up to."""
-        engine, _ = self._service.require()
+        serving = self._service.require()
         limit, tier = _limit(request), _tier(request)
-        told = partial(
-            listing, engine.world, self._service.facts, self._options.now_ms(), limit, tier
-        )
+        world, now_ms = serving.engine.world, self._options.now_ms()
+        told = partial(listing, world, serving.facts, now_ms, limit, tier)
         return JsonResponse(await self._intake.run(told))
 
     async def explain(self, request: Request) -> Response:
         """What a chat or a completion would reuse if it came now, and why not more."""
-        self._service.require()
-        body = await read_json_body(request, self._options)
-        _, model = self._service.require()
+        body = await self._entrance.read(request)
         chat = await self._intake.run(lambda: is_chat(body))
-        prepared = await while_connected(request, self._prepared(chat, body, model, request))
-        engine, model = self._service.require()
-        asked = self._intake.unsubmitted(prepared, model)
-        told = explanation(engine.world, asked, model.name, self._options.now_ms())
-        return JsonResponse(told)
+        async with self._entrance.admitted(
+            request, body, lambda model: self._prepared(chat, body, model, request)
+        ) as (serving, prepared):
+            world, model = serving.engine.world, serving.model
+            asked = self._intake.unsubmitted(prepared, model)
+            return JsonResponse(explanation(world, asked, model.name, self._options.now_ms()))
 
     async def _prepared(
         self, chat: bool, body: bytes, model: ModelInfo, request: Request
@@ -103,10 +106,11 @@ class RetainedStates:
         self._service.require()
         body = await read_json_body(request, self._options)
         tier = codec.decode(body, _FLUSH).tier if body.strip() else None
-        engine, _ = self._service.require()
+        serving = self._service.require()
+        engine = serving.engine
         flush = Flush(tier, *await _told(engine.flush(tier), "flush"))
         await _settled(engine, flush)
-        return JsonResponse(flush.told(engine.world, self._service.facts))
+        return JsonResponse(flush.told(engine.world, serving.facts))
 
     async def pin(self, request: Request) -> Response:
         """Keep a state whatever comes."""
@@ -126,11 +130,11 @@ class RetainedStates:
         """
         self._service.require()
         state_id = codec.decode(await read_json_body(request, self._options), _PIN).id
-        engine, _ = self._service.require()
-        world, refused = await _told(engine.pin(state_id, pinned), "pin")
+        serving = self._service.require()
+        world, refused = await _told(serving.engine.pin(state_id, pinned), "pin")
         if refused is not None:
             raise PinsFull(state_id, refused.tier, refused.unit, refused.wanted, refused.most)
-        told = _state(world, state_id, self._service.facts, self._options.now_ms())
+        told = _state(world, state_id, serving.facts, self._options.now_ms())
         if told is None:
             raise StateNotFound(state_id)
         pins = pins_of(world, Tier(str(told["tier"])))

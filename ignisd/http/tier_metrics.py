@@ -13,7 +13,7 @@ from ignisd.engine.totals import TierTotals, totals_of
 from ignisd.engine.types import Tier
 from ignisd.engine.world import World
 from ignisd.http.families import count, counter, counters, gauge, gauges, histogram, histograms
-from ignisd.http.service import Facts
+from ignisd.http.serving import Facts
 from state.retained import Kind
 from state.tiers.condition import Condition
 

@@ -17,7 +17,8 @@ from ignisd.engine.world import Limits, new_world
 from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
 from ignisd.http.options import HttpOptions
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Facts
 from state.retention import RetentionPolicy
 from state.tiers.arena import Arena
 from state.tiers.disk import Disk

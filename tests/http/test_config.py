@@ -9,7 +9,7 @@ from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
 from ignisd.http.keys import KeyRing
 from ignisd.http.options import HttpOptions
-from ignisd.http.service import Facts
+from ignisd.http.serving import Facts
 from ignisd.listen import http_options
 from ignisd.live import LiveSettings
 from ignisd.resolve import resolve

@@ -9,7 +9,8 @@ from ignisd.engine.types import Request, SamplingParams, Timings
 from ignisd.engine.world import Sequence, with_sequence
 from ignisd.http.counters import HttpCounters
 from ignisd.http.metrics import Metrics
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Facts
 from state.chain import chain_of
 from state.retention import Marks
 from tests.chat.toy import toy_model

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ignisd.engine.stats import FileWork, NotDemoted, PinEnd, SkipReason
-from ignisd.http.service import Facts
+from ignisd.http.serving import Facts
 from state.retained import Kind
 from state.tiers.condition import Condition
 from tests.http.live import Below, Live, cached, chat, fill, listing, live, post
