@@ -14,6 +14,7 @@ from types import ModuleType
 
 from tests import (
     faults_arena,
+    faults_control,
     faults_device,
     faults_disk,
     faults_engine,
@@ -26,8 +27,9 @@ from tests import (
     faults_tiers,
 )
 from tests.cases.collect import scenarios
-from tests.engine import test_reuse, test_scheduler
+from tests.engine import test_control, test_reuse, test_scheduler, test_totals
 from tests.engine.simulation import Simulation
+from tests.http import test_control_stories
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
@@ -46,6 +48,7 @@ NUM_SEEDS = 60
 SHOWN = 4
 FAULTS = (
     faults_arena,
+    faults_control,
     faults_device,
     faults_disk,
     faults_engine,
@@ -59,6 +62,7 @@ FAULTS = (
 )
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
+    faults_control.__name__: (test_control, test_totals, test_control_stories),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
