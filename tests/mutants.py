@@ -14,6 +14,7 @@ from types import ModuleType
 
 from tests import (
     faults_arena,
+    faults_control,
     faults_device,
     faults_disk,
     faults_engine,
@@ -27,8 +28,16 @@ from tests import (
     faults_tiers,
 )
 from tests.cases.collect import scenarios
-from tests.engine import test_ahead, test_reuse, test_scheduler, test_tiers
+from tests.engine import (
+    test_ahead,
+    test_control,
+    test_reuse,
+    test_scheduler,
+    test_tiers,
+    test_totals,
+)
 from tests.engine.simulation import Simulation
+from tests.http import test_control_stories
 from tests.lifecycle import test_rest, test_switch
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
@@ -48,6 +57,7 @@ NUM_SEEDS = 60
 SHOWN = 4
 FAULTS = (
     faults_arena,
+    faults_control,
     faults_device,
     faults_disk,
     faults_engine,
@@ -62,6 +72,7 @@ FAULTS = (
 )
 OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
+    faults_control.__name__: (test_control, test_totals, test_control_stories),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
     faults_evicted.__name__: (test_tiers, test_ahead),
     faults_found.__name__: (test_tiers, test_ahead),

@@ -325,7 +325,7 @@ def test_what_the_tiers_gave_up_is_counted_by_tier_kind_and_use() -> None:
 
 
 def test_what_a_flush_gave_up_is_found_by_nobody_while_something_still_reads_it() -> None:
-    harness = Tiered(num_cells=60, num_host_slots=1, num_lanes=2)
+    harness = Tiered(num_cells=60, num_host_slots=1, num_lanes=2, single_flight_tokens=4096)
     prompt, stored = demoted(harness, 1, 64 * 8 + 10)
     slow = replace(harness.tiers.limits, window_bytes=3 * harness.arena.cell_bytes)
     harness.change_tiers(limits=slow)

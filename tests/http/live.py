@@ -114,6 +114,8 @@ async def live(
     finally:
         await engine.stop()
         await turning
+        if files is not None:
+            assert files.close(10.0), "a thread of files is stuck"
 
 
 def chat(text: str, **fields: Any) -> dict[str, Any]:

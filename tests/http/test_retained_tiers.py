@@ -140,9 +140,7 @@ def lacks_time(reuse: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tier", ["kv_ram", "kv_disk"])
-async def test_an_explanation_tells_the_restore_that_the_completion_then_does(
-    tmp_path: Path, tier: str
-) -> None:
+async def test_an_explanation_tells_the_restore(tmp_path: Path, tier: str) -> None:
     below = Below(num_cells=200) if tier == "kv_ram" else everywhere(tmp_path / "kv")
     async with live(below=below, num_slots=1) as rig:
         body = chat("first " * 30)
@@ -209,6 +207,7 @@ async def test_a_flush_of_one_tier_leaves_the_others(tmp_path: Path, tier: str) 
         assert told["freed"]["states"] == len(before[tier])
         freed = {one: size for one, size in told["freed"]["bytes_by_tier"].items() if size}
         assert freed.keys() == {tier}
+        assert bool(list(tmp_path.rglob("*.state"))) == (tier != "kv_disk")
 
 
 class SlowDisk(Disk):
