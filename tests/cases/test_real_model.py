@@ -4,13 +4,16 @@ Every page of the pool holds NaN until it is written. Answers are compared by th
 logits, with those of a server that reuses nothing and serves one request at a time.
 """
 
+import gc
 import random
 
+import jax
 import numpy as np
 
-from ignisd.engine.types import SamplingParams
+from ignisd.engine.types import SamplingParams, Tier
 from state.retention import Marks
 from tests.cases.prompts import promised
+from tests.engine.test_tier_exactness import tiers_for
 from tests.engine.trees import Bits, Outcome, Prompt, Server, model
 from tests.planting import catches
 
@@ -90,3 +93,34 @@ def test_l28_a_cold_request_finds_an_empty_lane() -> None:
         outcome = answered(server, prompt)
         assert outcome.finish.cached_tokens == 0
         assert outcome.logits == cold(prompt)
+
+
+@catches("replaced-images-stay")
+def test_l53_a_retained_image_keeps_nothing_of_the_pass_that_made_it() -> None:
+    server = Server(model("ember"))
+    held = []
+    for turn in range(14):
+        answered(server, prompt_of(tokens_of(200, 80 + turn), system=100), max_tokens=1)
+        gc.collect()
+        held.append(sum(array.nbytes for array in jax.live_arrays()))
+    image = sum(leaf.nbytes for leaf in jax.tree.leaves(server.runner.images.read(2)))
+    assert server.world.slots.num_free == 0
+    assert held[-1] - held[7] < image, "full slots take what they took"
+
+
+@catches("lane-not-cleared", "image-of-the-page-before")
+def test_l38_two_forks_of_a_state_that_came_from_below_do_not_meet() -> None:
+    served = model("ember")
+    server = Server(served, tiers=tiers_for(served, 200, 4))
+    base = tokens_of(200, 90)
+    answered(server, prompt_of(base))
+    for filler in range(8):
+        answered(server, prompt_of(tokens_of(150, 100 + filler)))
+    forks = [prompt_of(base + tokens_of(70, 120 + fork)) for fork in range(2)]
+    ids = [server.submit(fork, GREEDY, 6) for fork in forks]
+    server.drain()
+    outcomes = [server.outcomes[key] for key in ids]
+    assert [one.finish.cached_tokens for one in outcomes] == [promised(200)] * 2
+    assert Tier.KV_RAM in {one.finish.reuse.tier for one in outcomes}
+    for fork, outcome in zip(forks, outcomes, strict=True):
+        assert outcome.logits == cold(fork, 6)
