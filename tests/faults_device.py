@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ignisd.engine import runner
+from ignisd.engine.cells import CellStore
 from ignisd.engine.image_store import ImageStore
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.types import LaneStart
@@ -72,3 +73,16 @@ def replaced_images_stay() -> Plant:
         return real(self, slot, image)
 
     return patch.object(ImageStore, "write", write)
+
+
+@mutant
+def what_went_down_is_kept() -> Plant:
+    """An image that comes up is referred to for ever."""
+    real = CellStore.image
+    kept: list[Any] = []
+
+    def image(self: CellStore, cells: tuple[int, ...]) -> Any:
+        kept.append(real(self, cells))
+        return kept[-1]
+
+    return patch.object(CellStore, "image", image)

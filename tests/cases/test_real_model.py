@@ -6,12 +6,16 @@ logits, with those of a server that reuses nothing and serves one request at a t
 
 import gc
 import random
+import resource
+from pathlib import Path
 
 import jax
 import numpy as np
 
+from ignisd.engine.cells import CellStore, SharedPages
 from ignisd.engine.types import SamplingParams, Tier
 from state.retention import Marks
+from state.tiers.memory import HostArena
 from tests.cases.prompts import promised
 from tests.engine.test_tier_exactness import tiers_for
 from tests.engine.trees import Bits, Outcome, Prompt, Server, model
@@ -124,3 +128,34 @@ def test_l38_two_forks_of_a_state_that_came_from_below_do_not_meet() -> None:
     assert Tier.KV_RAM in {one.finish.reuse.tier for one in outcomes}
     for fork, outcome in zip(forks, outcomes, strict=True):
         assert outcome.logits == cold(fork, 6)
+
+
+def resident_bytes() -> int:
+    """Main memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@catches("what-went-down-is-kept")
+def test_l52_five_hundred_states_through_the_arena_take_no_memory_beside_it() -> None:
+    served = model("ember")
+    tiers = tiers_for(served, 4096, 4)
+    cell_bytes, image_cells = tiers.arena.cell_bytes, tiers.arena.image_cells
+    memory = HostArena.reserve(4096, cell_bytes)
+    server = Server(served)
+    store = CellStore(
+        server.runner.device, memory.rows, SharedPages(server.runner.device, memory.rows)
+    )
+    image = server.runner.programs.save_lane(server.runner.device.bank, np.int32(0))
+    taken = []
+    for cycle in range(550):
+        at = cycle * (image_cells + 4) % (4096 - image_cells - 4)
+        store.put_image(image, tuple(range(at, at + image_cells)))
+        store.pages.lower((1, 2, 3, 4), range(at + image_cells, at + image_cells + 4))
+        store.settle()
+        image = store.image(tuple(range(at, at + image_cells)))
+        if cycle in (50, 549):
+            gc.collect()
+            taken.append(resident_bytes())
+    assert taken[1] - taken[0] <= memory.rows.nbytes // 10
+    del store
+    memory.close()
