@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from ignisd import log
 from ignisd.engine.capacity import CPU
-from ignisd.engine.rates import NEVER_TOKENS, Rates, Stopwatch, floor_tokens, measure
+from ignisd.engine.rates import Rates, Stopwatch, floor_tokens, measure
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.tier_plan import TierSizes
-from ignisd.engine.tiers import TierLimits, Tiers
+from ignisd.engine.tiers import TierLimits, Tiers, shown_floor
 from ignisd.errors import ConfigError
 from ignisd.machine import disk_folder, require_folder
 from ignisd.planning import Planned
@@ -185,11 +185,6 @@ def measured(below: Below, settings: Settings, runner: DeviceRunner, watch: Stop
         window_bytes=rates.window_pages * below.sizes.cell_bytes,
         ram_floor_tokens=floor,
     )
-
-
-def shown_floor(tokens: int) -> int | str:
-    """A floor for a person to read."""
-    return "never" if tokens >= NEVER_TOKENS else tokens
 
 
 def shown_rates(rates: Rates) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ignisd import log
-from ignisd.below import Below, DiskPlan, shown_floor
+from ignisd.below import Below, DiskPlan
 from ignisd.engine.files import FileThreads
 from ignisd.engine.rates import floor_tokens, one_after_the_other
-from ignisd.engine.tiers import Tiers
+from ignisd.engine.tiers import Tiers, shown_floor
 from ignisd.errors import ConfigError
 from state.spec import Fingerprint
 from state.tiers.adopt import adopt
@@ -62,6 +62,17 @@ class DiskTier:
             wall_offset_ms=wall_offset_ms,
         )
         return replace(tiers, limits=limits, shelf=self.shelf)
+
+    def facts(self) -> Mapping[str, object]:
+        """What the control plane tells of kv_disk as it was opened."""
+        return {
+            "path": str(self.plan.root),
+            "bytes": self.plan.ceiling_bytes,
+            "persist": self.plan.persist,
+            "floor_tokens": shown_floor(self.floor_tokens),
+            "adopted_states": len(self.shelf.index),
+            "adopted_bytes": self.shelf.used_bytes,
+        }
 
     @property
     def drain_ms(self) -> float:

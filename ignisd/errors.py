@@ -10,8 +10,10 @@
     │   ├── Forbidden           403 forbidden
     │   ├── ModelNotFound       404 model_not_found
     │   ├── RouteNotFound       404 route_not_found
+    │   ├── StateNotFound       404 state_not_found
     │   ├── MethodNotAllowed    405 method_not_allowed
     │   ├── BodyTimeout         408 body_timeout
+    │   ├── PinsFull            409 pins_full
     │   ├── BodyTooLarge        413 body_too_large
     │   └── UnsupportedMediaType  415 unsupported_media_type
     ├── Unavailable             503: the same request may succeed after `retry_after_s`
@@ -194,6 +196,40 @@ class RouteNotFound(RequestError):
 
     status = 404
     code = "route_not_found"
+
+
+class StateNotFound(RequestError):
+    """No retained state has that id, or has it any more."""
+
+    status = 404
+    code = "state_not_found"
+
+    def __init__(self, state_id: int) -> None:
+        super().__init__(
+            f"There is no retained state {shown(state_id)}; GET /v1/reuse lists them.", "id"
+        )
+
+
+class PinsFull(RequestError):
+    """Pinned states may take half of a tier, and would take more with this one.
+
+    Args:
+        state_id: what was to be pinned.
+        tier: where it lies.
+        unit: what there would be too many of.
+        wanted: that pinned states would take with it.
+        most: that they may take.
+    """
+
+    status = 409
+    code = "pins_full"
+
+    def __init__(self, state_id: int, tier: str, unit: str, wanted: int, most: int) -> None:
+        super().__init__(
+            f"State {state_id} is not pinned: pinned states would take {wanted} {unit} of {tier} "
+            f"with it, and may take {most}, which is half. Unpin another one first.",
+            "id",
+        )
 
 
 class MethodNotAllowed(RequestError):

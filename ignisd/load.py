@@ -15,7 +15,7 @@ import jax
 from jax.extend.backend import clear_backends
 
 from ignisd import log
-from ignisd.below import Below, measured, reserve, shown_floor
+from ignisd.below import Below, measured, reserve
 from ignisd.chat.checkpoint import ModelInfo, read_model_info
 from ignisd.disk_tier import DiskTier, open_disk
 from ignisd.engine.capacity import CPU, MemoryPlan
@@ -25,6 +25,7 @@ from ignisd.engine.probe import probe
 from ignisd.engine.programs import Shape, compile_programs, empty_device
 from ignisd.engine.rates import Stopwatch
 from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.tiers import shown_floor
 from ignisd.engine.world import World, new_world
 from ignisd.errors import ConfigError
 from ignisd.fingerprint import fingerprint_of
@@ -90,6 +91,7 @@ class Loaded:
             memory=tuple((line.name, str(line.where), line.num_bytes) for line in plan.lines),
             settled=self.settled(),
             kv_ram=self.below.facts(),
+            kv_disk=None if self.disk is None else self.disk.facts(),
         )
 
     def settled(self) -> Mapping[str, object]:

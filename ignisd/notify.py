@@ -101,7 +101,8 @@ def _engineless_line(service: Service) -> str:
 def status_line(service: Service, stats: EngineStats) -> str:
     """One line for `systemctl status`: who is served, and the part of all prompts not read."""
     counters = stats.counters
-    asked = counters.computed_tokens + counters.device_tokens
+    asked = sum(counters.prompt_tokens.values())
+    reused = asked - counters.computed_tokens
     what = f"{service.phase} {service.name}"
     if service.phase is ServicePhase.SWITCHING:
         what += f" to {service.target}"
@@ -112,7 +113,7 @@ def status_line(service: Service, stats: EngineStats) -> str:
     if service.exact is False:
         line += ", exact off"
     if asked:
-        line += f", {counters.device_tokens / asked:.0%} of {asked} prompt tokens reused"
+        line += f", {reused / asked:.0%} of {asked} prompt tokens reused"
     return line
 
 

@@ -20,6 +20,7 @@ from tests import (
     faults_evicted,
     faults_found,
     faults_http,
+    faults_lifecycle,
     faults_plan,
     faults_restart,
     faults_reuse,
@@ -28,6 +29,7 @@ from tests import (
 from tests.cases.collect import scenarios
 from tests.engine import test_ahead, test_reuse, test_scheduler, test_tiers
 from tests.engine.simulation import Simulation
+from tests.lifecycle import test_rest, test_switch
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
@@ -52,6 +54,7 @@ FAULTS = (
     faults_evicted,
     faults_found,
     faults_http,
+    faults_lifecycle,
     faults_plan,
     faults_restart,
     faults_reuse,
@@ -63,6 +66,7 @@ OWN_TESTS = {
     faults_evicted.__name__: (test_tiers, test_ahead),
     faults_found.__name__: (test_tiers, test_ahead),
     faults_tiers.__name__: (test_tiers, test_ahead),
+    faults_lifecycle.__name__: (test_switch, test_rest),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""

@@ -91,6 +91,8 @@ def _telling(
     yield Route("/v1/reuse", retained.listing)
     yield Route("/v1/reuse/explain", retained.explain, methods=["POST"])
     yield Route("/v1/reuse/flush", retained.flush, methods=["POST"])
+    yield Route("/v1/reuse/pin", retained.pin, methods=["POST"])
+    yield Route("/v1/reuse/unpin", retained.unpin, methods=["POST"])
 
 
 def _modelling(service: Service, options: HttpOptions) -> Iterator[Route]:

@@ -7,7 +7,8 @@ def health(service: Service, stall_s: float) -> tuple[int, dict[str, object]]:
     """Status and body: 200 where requests for answers are taken; 503 else.
 
     They are taken also while no model is loaded for want of requests, as they wait for it. What is
-    degraded is told beside 200: requests are answered all the same.
+    degraded is told beside 200: requests are answered all the same. Reasons are told by /v1/config,
+    which asks for a key.
     """
     phase, progress = service.phase, round(service.progress, 4)
     if phase is ServicePhase.LOADING:
@@ -27,7 +28,8 @@ def health(service: Service, stall_s: float) -> tuple[int, dict[str, object]]:
         return 503, {"status": "draining"}
     if stats.busy and stats.idle_ms > stall_s * 1000:
         return 503, {"status": "stalled", "stalled_seconds": round(stats.idle_ms / 1000, 1)}
-    return 200, {"status": "ready", "exact": service.exact, "degraded": service.degraded}
+    told = {"degraded": list(service.degraded), "notes": list(service.notes)}
+    return 200, {"status": "ready", "exact": service.exact, **told}
 
 
 def _stage(service: Service) -> str:

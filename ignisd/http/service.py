@@ -2,7 +2,7 @@
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from ignisd.errors import (
     ModelSwitching,
     Unloaded,
 )
+from ignisd.http import condition
 from ignisd.http.serving import Engine, Facts, Place, Serving
 from state.retained import Kind
 
@@ -142,11 +143,16 @@ class Service:
         return None if self._serving is None else not self.facts.inexact
 
     @property
-    def degraded(self) -> tuple[str, ...]:
-        """What does not work as it should at present although requests are answered."""
-        if self.engine is None or not self.engine.stats().degraded:
-            return ()
-        return ("reuse",)
+    def degraded(self) -> Mapping[str, str]:
+        """What does not work as it should at present although requests are answered, and why."""
+        if self.engine is None:
+            return {}
+        return condition.degraded(self.engine.stats(), self.engine.world)
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What works and is not as it could be, and why."""
+        return condition.notes(self.facts.kv_ram)
 
     @property
     def num_waiting(self) -> int:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from ignisd.chat.checkpoint import ModelInfo
+from ignisd.engine.control import TooManyPins
 from ignisd.engine.stats import EngineStats
 from ignisd.engine.stream import Stream
-from ignisd.engine.types import Request
+from ignisd.engine.types import Request, Tier
 from ignisd.engine.world import World
 from ignisd.errors import Draining, IgnisError
 
@@ -35,8 +36,15 @@ class Engine(Protocol):
         """A picture of the engine."""
         ...
 
-    def flush(self) -> "asyncio.Future[tuple[World, World]]":
-        """Give up everything retained before the next round; the worlds before and after that."""
+    def flush(self, tier: Tier | None = None) -> "asyncio.Future[tuple[World, World]]":
+        """Give up what is retained, in one tier or in all, before the next round; the worlds
+        before and after that."""
+        ...
+
+    def pin(
+        self, state_id: int, pinned: bool
+    ) -> "asyncio.Future[tuple[World, TooManyPins | None]]":
+        """Pin a state before the next round, or take that back; the world then, or what hinders."""
         ...
 
 
@@ -50,6 +58,7 @@ class Facts:
         memory: the plan, as name, memory and bytes.
         settled: by the key of a setting that was `auto`, what it came to.
         kv_ram: sizes and rates of the arena, and whether it is locked; None without one.
+        kv_disk: what it was told to be and what was found there; None without one.
     """
 
     page_bytes: int = 0
@@ -58,6 +67,7 @@ class Facts:
     memory: tuple[tuple[str, str, int], ...] = ()
     settled: Mapping[str, object] = field(default_factory=dict)
     kv_ram: Mapping[str, object] | None = None
+    kv_disk: Mapping[str, object] | None = None
 
 
 class Serving:

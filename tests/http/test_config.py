@@ -197,6 +197,6 @@ async def test_what_is_degraded_is_told_beside_200(monkeypatch):
             health = await client.get("/health")
             assert health.status_code == 200
             told = {"status": "ready", "exact": False, "degraded": degraded}
-            assert health.json() == told
+            assert health.json() == {**told, "notes": ["kv_ram_unlocked"]}
             body = (await client.get("/v1/config")).json()
             assert (body["exact"], body["degraded"]) == (False, degraded)

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from ignisd import daemon
-from ignisd.below import Below, measured, reserve, shown_floor
+from ignisd.below import Below, measured, reserve
 from ignisd.engine import rates
-from ignisd.engine.rates import NEVER_TOKENS, Rates, Stopwatch
+from ignisd.engine.rates import Rates, Stopwatch
+from ignisd.engine.tiers import NEVER_TOKENS, shown_floor
 from ignisd.errors import ConfigError
 from ignisd.load import Loaded, _shape, load_model
 from ignisd.planning import Machine, Planned, plan_model, this_machine
