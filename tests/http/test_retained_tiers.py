@@ -54,6 +54,11 @@ def everywhere(root: Path, **more: Any) -> Below:
     return Below(num_cells=24, low_cells=12, root=root, **more)
 
 
+def state_files(root: Path) -> list[Path]:
+    """The files of a disk tier."""
+    return list(root.rglob("*.state"))
+
+
 async def test_states_of_every_tier_are_listed_with_what_they_take(tmp_path: Path) -> None:
     async with live(below=everywhere(tmp_path / "kv"), num_slots=2) as rig:
         await spread(rig)
@@ -207,7 +212,7 @@ async def test_a_flush_of_one_tier_leaves_the_others(tmp_path: Path, tier: str) 
         assert told["freed"]["states"] == len(before[tier])
         freed = {one: size for one, size in told["freed"]["bytes_by_tier"].items() if size}
         assert freed.keys() == {tier}
-        assert bool(list(tmp_path.rglob("*.state"))) == (tier != "kv_disk")
+        assert bool(state_files(tmp_path)) == (tier != "kv_disk")
 
 
 class SlowDisk(Disk):
