@@ -1,6 +1,7 @@
 """The tiers below the device of a model that is being loaded: reserved, measured, told."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,17 +11,19 @@ import numpy.typing as npt
 
 from ignisd import log
 from ignisd.engine.capacity import CPU
-from ignisd.engine.rates import NEVER_TOKENS, Rates, Stopwatch, floor_tokens, measure
+from ignisd.engine.rates import Rates, Stopwatch, floor_tokens, measure
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.tier_plan import TierSizes
-from ignisd.engine.tiers import TierLimits, Tiers
+from ignisd.engine.tiers import TierLimits, Tiers, shown_floor
 from ignisd.errors import ConfigError
 from ignisd.machine import disk_folder, require_folder
 from ignisd.planning import Planned
 from ignisd.settings import Settings
 from state.spec import PAGE_TOKENS
 from state.tiers.arena import Arena
+from state.tiers.disk import Disk
 from state.tiers.memory import ArenaRefused, HostArena
+from state.tiers.scan import hold
 
 _PRIVATE = 0o700
 
@@ -33,6 +36,7 @@ class DiskPlan:
 
     Args:
         root: the folder, which is there and may be written.
+        lock: an open file that keeps other processes out of it.
         ceiling_bytes: most bytes of files in it.
         floor_tokens: what a restore must add; None is to be measured.
         persist: whether files outlive the process.
@@ -40,6 +44,7 @@ class DiskPlan:
     """
 
     root: Path
+    lock: int
     ceiling_bytes: int
     floor_tokens: int | None
     persist: bool
@@ -114,13 +119,15 @@ class Below:
         }
 
     def close(self) -> None:
-        """Gives the arena's memory back; nobody may view its rows any more."""
+        """Gives the arena's memory and the folder back; nobody may view its rows any more."""
+        if self.disk is not None:
+            os.close(self.disk.lock)
         if self.arena is not None:
             self.arena.close()
 
 
 def reserve(settings: Settings, planned: Planned, environ: Mapping[str, str]) -> Below:
-    """Reserves kv_ram and makes the folder of kv_disk.
+    """Reserves kv_ram and takes the folder of kv_disk.
 
     Raises:
         ConfigError: there is not so much memory, or the folder cannot be used.
@@ -132,6 +139,8 @@ def reserve(settings: Settings, planned: Planned, environ: Mapping[str, str]) ->
         try:
             arena = HostArena.reserve(sizes.num_cells, sizes.cell_bytes)
         except ArenaRefused as error:
+            if disk is not None:
+                os.close(disk.lock)
             raise ConfigError(f"kv_ram cannot be reserved: {error}") from error
         # An accelerator copies slower from memory that may be swapped; a CPU does not.
         refused = logging.INFO if planned.platform == CPU else logging.WARNING
@@ -178,11 +187,6 @@ def measured(below: Below, settings: Settings, runner: DeviceRunner, watch: Stop
     )
 
 
-def shown_floor(tokens: int) -> int | str:
-    """A floor for a person to read."""
-    return "never" if tokens >= NEVER_TOKENS else tokens
-
-
 def shown_rates(rates: Rates) -> dict[str, float]:
     """What was measured, in as many digits as mean something."""
     return {
@@ -197,8 +201,18 @@ def shown_rates(rates: Rates) -> dict[str, float]:
 def _disk(settings: Settings, environ: Mapping[str, str]) -> DiskPlan:
     root = disk_folder(settings.kv_disk_path, environ)
     require_folder("--kv-disk-path", root, _PRIVATE)
+    try:
+        lock = hold(Disk(), root)
+    except OSError as error:
+        raise ConfigError(f"--kv-disk-path {root} cannot be used: {error}") from error
+    if lock is None:
+        raise ConfigError(
+            f"--kv-disk-path {root} belongs to another ignisd that is running; give this one "
+            "another folder."
+        )
     return DiskPlan(
         root=root,
+        lock=lock,
         ceiling_bytes=settings.kv_disk_bytes,
         floor_tokens=settings.kv_disk_floor,
         persist=settings.kv_disk_persist,

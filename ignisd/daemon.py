@@ -7,21 +7,23 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from hypercorn.asyncio import serve as serve_http
 
 from ignisd import log
+from ignisd.catalog import Catalog
 from ignisd.connections import LoopErrors, install, raise_descriptor_limit
 from ignisd.engine.compiles import CompileCounter
-from ignisd.engine.loop import Engine
 from ignisd.errors import ConfigError
+from ignisd.holder import ROUND_TIMEOUT_MS, Holder
 from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
 from ignisd.http.keys import KeyRing
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.lifecycle import Lifecycle
 from ignisd.listen import (
     bind,
     bound_address,
@@ -30,17 +32,15 @@ from ignisd.listen import (
     inherited,
     server_config,
 )
-from ignisd.live import LiveSettings, live_limits
-from ignisd.load import Loaded, clock_ms, load_model
+from ignisd.live import LiveSettings
+from ignisd.load import ModelLoader, clock_ms
 from ignisd.notify import Notifier, keep_telling
-from ignisd.planning import find_model
 from ignisd.resolve import Resolved
 from ignisd.settings import Settings
 
 _log = logging.getLogger("ignisd.daemon")
 
-_ROUND_TIMEOUT_MS = 300_000.0
-"""The longest chunk of a large model on a slow processor takes about a minute."""
+_ENDS = (signal.SIGTERM, signal.SIGINT)
 _LAST_WORDS_S = 2.0
 """How long readers and health checks may still learn that the engine has died."""
 
@@ -77,8 +77,8 @@ class _Daemon:
         self._environ = environ
         self._stop = asyncio.Event()
         self._closed = asyncio.Event()
-        name, _ = find_model(settings.model, settings.models_dir)
-        self._service = Service(name)
+        self._catalog = Catalog(settings.model, settings.models_dir)
+        self._service = Service(self._catalog.first.name)
         self._keys = KeyRing(configured_keys(settings))
         self._listener = inherited(settings.server_bind, environ) or bind(settings.server_bind)
         self._address = bound_address(self._listener)
@@ -96,28 +96,49 @@ class _Daemon:
         """Listens, loads, serves until stopped, drains."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(LoopErrors())
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDS:
             loop.add_signal_handler(number, self._begin_stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_keys)
+        lifecycle = self._lifecycle()
         listening = asyncio.create_task(self._listen(), name="http")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         telling = asyncio.create_task(
-            keep_telling(self._notifier, self._service, _ROUND_TIMEOUT_MS), name="notify"
+            keep_telling(self._notifier, self._service, ROUND_TIMEOUT_MS), name="notify"
         )
         try:
-            loading = asyncio.create_task(self._load(), name="load")
-            await self._first_of(listening, stopping, loading)
-            if not loading.done():
+            starting = asyncio.create_task(lifecycle.start(), name="start")
+            await self._first_of(listening, stopping, starting)
+            if not starting.done():
                 self.leaves_thread = True
                 return 0 if self._stop.is_set() else 1
-            return await self._serve(loading.result(), listening, stopping)
+            self._say_ready()
+            return await self._serve(lifecycle, listening, stopping)
         finally:
             self._closed.set()
             stopping.cancel()
             telling.cancel()
             await asyncio.gather(listening, stopping, telling, return_exceptions=True)
 
+    def _lifecycle(self) -> Lifecycle:
+        holder = Holder(
+            self._live,
+            self._service,
+            ModelLoader(self._environ, lambda: datetime.now(UTC)),
+            self._compiles,
+            self._catalog.first,
+            clock_s=time.monotonic,
+            clock_ms=clock_ms,
+        )
+        return Lifecycle(self._live, self._service, self._catalog, holder, time.monotonic)
+
     def _begin_stop(self) -> None:
+        """The first signal ends the process in order; with the second the system ends it at once.
+
+        By its own means: this loop may be what hangs.
+        """
+        for number in _ENDS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
         self._stop.set()
         self._notifier.tell_stopping(ending_s(self._settings))
 
@@ -128,77 +149,32 @@ class _Daemon:
         for task in done:
             task.result()
 
-    async def _load(self) -> Loaded:
-        loop = asyncio.get_running_loop()
-
-        def report(progress: float) -> None:
-            loop.call_soon_threadsafe(self._service.report_progress, progress)
-
-        return await loop.run_in_executor(
-            ThreadPoolExecutor(1, thread_name_prefix="ignisd-load"),
-            partial(
-                load_model,
-                self._live.take_pending(),
-                self._environ,
-                lambda: datetime.now(UTC),
-                report,
-            ),
-        )
+    def _say_ready(self) -> None:
+        self._notifier.tell("READY=1")
+        seconds = round(time.monotonic() - self._began_s, 1)
+        log.write(_log, logging.INFO, "serving", bind=str(self._address), seconds=seconds)
 
     async def _serve(
-        self, loaded: Loaded, listening: "asyncio.Task[None]", stopping: "asyncio.Task[bool]"
+        self,
+        lifecycle: Lifecycle,
+        listening: "asyncio.Task[None]",
+        stopping: "asyncio.Task[bool]",
     ) -> int:
-        settings = self._settings
-
-        def adjust(now: Settings) -> None:
-            engine.adjust(now.server_queue, **live_limits(now))
-
-        engine = Engine(
-            loaded.world,
-            loaded.runner,
-            clock=clock_ms,
-            queue_limit=settings.server_queue,
-            check=settings.check,
-            on_finish=log.done,
-            on_notice=log.warn,
-            late_compiles=lambda: self._compiles.num_compiles,
-            round_timeout_ms=_ROUND_TIMEOUT_MS,
-            files=None if loaded.disk is None else loaded.disk.threads,
-            drain_ms=0.0 if loaded.disk is None else loaded.disk.drain_ms,
-        )
-        adjust(settings)  # they may have been changed while the model was loaded
-        self._live.on_change(adjust)
-        turning = asyncio.create_task(engine.run(), name="engine")
-        self._compiles.start_counting()
-        self._service.set_ready(engine, loaded.info, _facts(loaded))
-        self._notifier.tell("READY=1")
-        log.write(
-            _log,
-            logging.INFO,
-            "ready",
-            model=loaded.info.name,
-            bind=str(self._address),
-            context=loaded.info.context_tokens,
-            exact="off" if loaded.inexact else "on",
-            seconds=round(time.monotonic() - self._began_s, 1),
-        )
-        await asyncio.wait({turning, listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if turning.done():
-            return await self._bury(turning)
-        self._service.set_draining()
-        drain_s = self._settings.server_drain_timeout
-        log.write(_log, logging.INFO, "draining", limit_s=drain_s)
-        await engine.stop(drain_s * 1000.0)
-        if turning.exception() is not None:
-            return await self._bury(turning)
-        self.leaves_thread = not loaded.close()
+        ends: tuple[asyncio.Future[Any], ...] = (lifecycle.died, listening, stopping)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not lifecycle.died.done():
+            drain_s = self._settings.server_drain_timeout
+            log.write(_log, logging.INFO, "draining", limit_s=drain_s)
+            self.leaves_thread = not await lifecycle.stop(drain_s)
+        if lifecycle.died.done():
+            return await self._bury(lifecycle.died.result())
         return 0 if self._stop.is_set() else 1
 
-    async def _bury(self, turning: "asyncio.Task[None]") -> int:
+    async def _bury(self, error: BaseException) -> int:
         """The engine is dead: say so, let answers under way end with their error, and leave."""
         self.leaves_thread = True
         self._service.set_failed("the engine has died; see the log")
-        _log.error("the engine has died", exc_info=turning.exception())
+        _log.error("the engine has died", exc_info=error)
         await asyncio.sleep(_LAST_WORDS_S)
         return 1
 
@@ -230,16 +206,3 @@ def ending_s(settings: Settings) -> float:
     """How long the process may take from SIGTERM on: for running requests, then for files."""
     writes_out = settings.kv_disk_bytes > 0 and settings.kv_disk_persist
     return settings.server_drain_timeout + writes_out * settings.kv_disk_drain_ms / 1000.0
-
-
-def _facts(loaded: Loaded) -> Facts:
-    """What the control plane tells of a loaded model."""
-    plan = loaded.plan
-    return Facts(
-        page_bytes=plan.page_bytes,
-        image_bytes=plan.image_bytes,
-        inexact=loaded.inexact,
-        memory=tuple((line.name, str(line.where), line.num_bytes) for line in plan.lines),
-        settled=loaded.settled(),
-        kv_ram=loaded.below.facts(),
-    )

@@ -2,9 +2,8 @@
 
 import errno
 import logging
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ignisd import log
-from ignisd.below import Below, DiskPlan, shown_floor
+from ignisd.below import Below, DiskPlan
 from ignisd.engine.files import FileThreads
 from ignisd.engine.rates import floor_tokens, one_after_the_other
-from ignisd.engine.tiers import Tiers
+from ignisd.engine.tiers import Tiers, shown_floor
 from ignisd.errors import ConfigError
 from state.spec import Fingerprint
 from state.tiers.adopt import adopt
 from state.tiers.disk import Disk
 from state.tiers.format import BLOCK_BYTES, PARTIAL_SUFFIX, SUFFIX, Layout, whole_blocks
-from state.tiers.scan import Scan, directory_of, hold, scan
+from state.tiers.scan import Scan, directory_of, scan
 from state.tiers.shelf import Shelf
 
 _PROBE_BYTES = 16 << 20
@@ -37,13 +36,12 @@ _log = logging.getLogger("ignisd.load")
 
 @dataclass(frozen=True, slots=True)
 class DiskTier:
-    """A disk tier that this process holds.
+    """A disk tier whose folder this process holds.
 
     Args:
         shelf: the files that were adopted.
         threads: who reads and writes them.
         plan: what it was told to be.
-        lock: open file that keeps other processes out.
         floor_tokens: what a restore must add.
         next_id: the first id that no adopted state has.
     """
@@ -51,7 +49,6 @@ class DiskTier:
     shelf: Shelf
     threads: FileThreads
     plan: DiskPlan
-    lock: int
     floor_tokens: int
     next_id: int
 
@@ -66,13 +63,24 @@ class DiskTier:
         )
         return replace(tiers, limits=limits, shelf=self.shelf)
 
+    def facts(self) -> Mapping[str, object]:
+        """What the control plane tells of kv_disk as it was opened."""
+        return {
+            "path": str(self.plan.root),
+            "bytes": self.plan.ceiling_bytes,
+            "persist": self.plan.persist,
+            "floor_tokens": shown_floor(self.floor_tokens),
+            "adopted_states": len(self.shelf.index),
+            "adopted_bytes": self.shelf.used_bytes,
+        }
+
     @property
     def drain_ms(self) -> float:
         """How long retained state may take to be written out when the process ends."""
         return float(self.plan.drain_ms) if self.plan.persist else 0.0
 
     def close(self) -> bool:
-        """Let others have the folder; without persistence nothing is left in it.
+        """Leave the files alone from now on; without persistence none is left.
 
         Returns:
             False where a thread of files is stuck, so that the arena is still in use.
@@ -83,7 +91,6 @@ class DiskTier:
             own = directory_of(self.plan.root, self.shelf.layout.fingerprint)
             for path in own.glob(f"*{SUFFIX}*"):
                 path.unlink(missing_ok=True)
-        os.close(self.lock)
         return True
 
 
@@ -94,28 +101,19 @@ def open_disk(
     clock_ms: Callable[[], float],
     wall_ms: Callable[[], float],
 ) -> DiskTier | None:
-    """Take the folder of kv_disk and adopt what an earlier process left there; None without one.
+    """Adopt what an earlier process left in the folder of kv_disk; None without one.
 
     Raises:
-        ConfigError: another process has the folder, or it cannot be used.
+        ConfigError: the folder cannot be used.
     """
     if below.disk is None or below.arena is None:
         return None
     plan, disk, sizes = below.disk, Disk(), below.sizes
     layout = Layout(fingerprint, sizes.cell_bytes, sizes.image_cells)
-    lock = None
     try:
-        lock = hold(disk, plan.root)
-        if lock is None:
-            raise ConfigError(
-                f"--kv-disk-path {plan.root} belongs to another ignisd that is running; give this "
-                "one another folder."
-            )
         found = scan(disk, plan.root, layout)
         rate = _read_rate(disk, plan, found, layout, below.arena.rows)
     except OSError as error:
-        if lock is not None:
-            os.close(lock)
         raise ConfigError(f"--kv-disk-path {plan.root} cannot be used: {error}") from error
     empty = Shelf.empty(plan.root, layout, plan.ceiling_bytes)
     shelf = adopt(empty, found, first_id, clock_ms(), wall_ms(), below.ttl_ms)
@@ -140,7 +138,6 @@ def open_disk(
         shelf=shelf,
         threads=FileThreads(disk, below.arena.rows),
         plan=plan,
-        lock=lock,
         floor_tokens=floor,
         next_id=first_id + len(found.records),
     )

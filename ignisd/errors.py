@@ -10,15 +10,20 @@
     │   ├── Forbidden           403 forbidden
     │   ├── ModelNotFound       404 model_not_found
     │   ├── RouteNotFound       404 route_not_found
+    │   ├── StateNotFound       404 state_not_found
     │   ├── MethodNotAllowed    405 method_not_allowed
     │   ├── BodyTimeout         408 body_timeout
+    │   ├── PinsFull            409 pins_full
     │   ├── BodyTooLarge        413 body_too_large
     │   └── UnsupportedMediaType  415 unsupported_media_type
     ├── Unavailable             503: the same request may succeed after `retry_after_s`
     │   ├── Overloaded          429 queue_full
     │   ├── Loading             503 loading
+    │   ├── ModelSwitching      503 model_switching
+    │   ├── Unloaded            503 unloaded
     │   └── Draining            503 draining
     ├── RequestTimeout          504 request_timeout: the answer took longer than is allowed
+    ├── LoadFailed              500 model_load_failed: another model was asked for and cannot serve
     └── EngineFailure           500 engine_error: the engine died or dropped this request
 
 Each class carries what an HTTP answer needs: `status`, `code`, `type` and whether a client may try
@@ -27,6 +32,7 @@ again. Messages give numbers: wanted, had, limit, and the flag to change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 _MOST_CHARS = 1000
@@ -161,13 +167,28 @@ class Forbidden(RequestError):
 
 
 class ModelNotFound(RequestError):
-    """The named model is not served here."""
+    """The named model is not served here.
+
+    Args:
+        wanted: its name.
+        served: the name of the model that is.
+        others: the names of further models that could be.
+    """
 
     status = 404
     code = "model_not_found"
 
-    def __init__(self, wanted: str, served: str) -> None:
-        super().__init__(f"The model {wanted!r} does not exist here; served: {served!r}.", "model")
+    def __init__(self, wanted: str, served: str, others: Sequence[str] = ()) -> None:
+        if wanted in others:
+            why = (
+                f"The model {wanted!r} is not loaded, {served!r} is. POST /v1/models/switch loads "
+                "it; with --switch-allow-implicit on, a request that names it does."
+            )
+        else:
+            known = ", ".join(repr(name) for name in (served, *others))
+            why = f"The model {wanted!r} does not exist here; served: {known}."
+        super().__init__(why, "model")
+        self.wanted = wanted
 
 
 class RouteNotFound(RequestError):
@@ -175,6 +196,40 @@ class RouteNotFound(RequestError):
 
     status = 404
     code = "route_not_found"
+
+
+class StateNotFound(RequestError):
+    """No retained state has that id, or has it any more."""
+
+    status = 404
+    code = "state_not_found"
+
+    def __init__(self, state_id: int) -> None:
+        super().__init__(
+            f"There is no retained state {shown(state_id)}; GET /v1/reuse lists them.", "id"
+        )
+
+
+class PinsFull(RequestError):
+    """Pinned states may take half of a tier, and would take more with this one.
+
+    Args:
+        state_id: what was to be pinned.
+        tier: where it lies.
+        unit: what there would be too many of.
+        wanted: that pinned states would take with it.
+        most: that they may take.
+    """
+
+    status = 409
+    code = "pins_full"
+
+    def __init__(self, state_id: int, tier: str, unit: str, wanted: int, most: int) -> None:
+        super().__init__(
+            f"State {state_id} is not pinned: pinned states would take {wanted} {unit} of {tier} "
+            f"with it, and may take {most}, which is half. Unpin another one first.",
+            "id",
+        )
 
 
 class MethodNotAllowed(RequestError):
@@ -263,6 +318,35 @@ class Loading(Unavailable):
         self.progress = progress
 
 
+class ModelSwitching(Unavailable):
+    """Another model is about to be served, and this request was not for it.
+
+    Args:
+        target: the name of that model.
+        cut: the request was under way, and is given up in favour of it.
+    """
+
+    code = "model_switching"
+
+    def __init__(self, target: str, *, cut: bool = False, retry_after_s: int = 5) -> None:
+        why = f"The model {target!r} is being loaded in place of the one that served."
+        if cut:
+            why += " This answer was not complete within --switch-drain-timeout."
+        super().__init__(why, retry_after_s=retry_after_s)
+
+
+class Unloaded(Unavailable):
+    """No model is loaded for want of requests, and this one is none that loads it."""
+
+    code = "unloaded"
+    retry = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model is unloaded (--idle-unload-after); the next request for an answer loads it."
+        )
+
+
 class Draining(Unavailable):
     """The daemon is shutting down and takes no new requests."""
 
@@ -283,6 +367,22 @@ class RequestTimeout(IgnisError):
 
     def __init__(self, limit_s: float, flag: str = "--server-request-timeout") -> None:
         super().__init__(f"The answer was not complete within {limit_s:g} s ({flag}).")
+
+
+class LoadFailed(IgnisError):
+    """A model that was asked for cannot be loaded.
+
+    Args:
+        wanted: its name.
+        why: what is wrong, without paths.
+        served: the name of the model that goes on being served; None where none is.
+    """
+
+    code = "model_load_failed"
+
+    def __init__(self, wanted: str, why: str, served: str | None) -> None:
+        rest = "" if served is None else f" {served!r} is served on."
+        super().__init__(f"The model {wanted!r} cannot be loaded: {_sentence(why)}{rest}")
 
 
 class EngineFailure(IgnisError):

@@ -120,6 +120,7 @@ def http_options(settings: Settings, keys: KeyRing) -> HttpOptions:
             calls_in_reasoning=settings.server_calls_in_reasoning,
         ),
         max_body_bytes=_DEFAULT_BODY_BYTES if body_bytes is None else body_bytes,
+        load_wait_s=settings.switch_wait_timeout,
         request_timeout_s=settings.server_request_timeout,
         max_preparing=settings.server_queue,
         compat_metrics=settings.metrics_compat == "vllm",

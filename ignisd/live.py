@@ -16,6 +16,7 @@ from ignisd.settings import FLAGS, Settings
 
 _WHERE = "the body"
 _ORIGIN = Origin(Source.RUNTIME, "PATCH /v1/config")
+_SWITCHED = Origin(Source.RUNTIME, "POST /v1/models/switch")
 
 
 class Change(enum.StrEnum):
@@ -28,6 +29,7 @@ class Change(enum.StrEnum):
 
 _LIVE = frozenset(
     {
+        "idle_unload_after",
         "log_level",
         "log_format",
         "model_decode_share",
@@ -42,6 +44,9 @@ _LIVE = frozenset(
         "server_request_timeout",
         "server_strip_volatile_headers",
         "server_system_message_policy",
+        "switch_allow_implicit",
+        "switch_drain_timeout",
+        "switch_wait_timeout",
     }
 )
 _RELOAD = frozenset(
@@ -132,12 +137,24 @@ class LiveSettings:
         """Have `effect` told of the settings after each change; it must not raise."""
         self._effects.append(effect)
 
-    def take_pending(self) -> Settings:
-        """The settings to load a model with; what waited for it is in force from now on."""
-        self._put(self._pending)
-        self._pending = {}
-        self._loaded = self.settings
-        return self.settings
+    def for_load(self, model: str | None = None) -> Settings:
+        """The settings to load a model with: what waits for that is in them.
+
+        Args:
+            model: as --model names it; None is the one of the settings in force.
+        """
+        changes = self._pending if model is None else {**self._pending, "model": model}
+        return replace(self.settings, **changes)
+
+    def loaded(self, settings: Settings) -> None:
+        """A model has been loaded with settings that `for_load` gave: they are in force now."""
+        came = {field: getattr(settings, field) for field in (*_RELOAD, *self._pending)}
+        self._put({field: value for field, value in came.items() if value != self._now(field)})
+        waiting = self._pending.items()
+        self._pending = {field: value for field, value in waiting if value != self._now(field)}
+        if settings.model != self.settings.model:
+            self._put({"model": settings.model}, _SWITCHED)
+        self._loaded = settings
 
     def change(self, wanted: Mapping[str, object]) -> Changed:
         """Change settings, which are spelled as in the file: by dotted key or in tables.
@@ -176,8 +193,8 @@ class LiveSettings:
     def _now(self, field: str) -> Any:
         return getattr(self.settings, field)
 
-    def _put(self, values: Mapping[str, Any]) -> None:
-        origins = {**self._resolved.origins, **dict.fromkeys(values, _ORIGIN)}
+    def _put(self, values: Mapping[str, Any], origin: Origin = _ORIGIN) -> None:
+        origins = {**self._resolved.origins, **dict.fromkeys(values, origin)}
         settings = replace(self.settings, **values)
         self._resolved = replace(self._resolved, settings=settings, origins=origins)
 

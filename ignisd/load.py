@@ -1,28 +1,35 @@
 """From settings to a loaded model: memory plan, weights, programs, probe, rates."""
 
+import contextlib
+import ctypes
+import gc
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import jax
+from jax.extend.backend import clear_backends
 
 from ignisd import log
-from ignisd.below import Below, measured, reserve, shown_floor
+from ignisd.below import Below, measured, reserve
 from ignisd.chat.checkpoint import ModelInfo, read_model_info
 from ignisd.disk_tier import DiskTier, open_disk
 from ignisd.engine.capacity import CPU, MemoryPlan
+from ignisd.engine.files import FileThreads
 from ignisd.engine.limits import Limits
 from ignisd.engine.probe import probe
 from ignisd.engine.programs import Shape, compile_programs, empty_device
 from ignisd.engine.rates import Stopwatch
 from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.tiers import shown_floor
 from ignisd.engine.world import World, new_world
 from ignisd.errors import ConfigError
 from ignisd.fingerprint import fingerprint_of
+from ignisd.http.serving import Facts
 from ignisd.machine import cache_folder, require_folder
 from ignisd.model.forward import ForwardSpec
 from ignisd.model.spec import ModelSpec
@@ -63,6 +70,30 @@ class Loaded:
     disk: DiskTier | None
     inexact: tuple[str, ...]
 
+    @property
+    def files(self) -> FileThreads | None:
+        """The threads of kv_disk; None where it is off."""
+        return None if self.disk is None else self.disk.threads
+
+    @property
+    def drain_ms(self) -> float:
+        """How long retained state may take to be written out before the model is closed."""
+        return 0.0 if self.disk is None else self.disk.drain_ms
+
+    @property
+    def facts(self) -> Facts:
+        """What the control plane tells of the model."""
+        plan = self.plan
+        return Facts(
+            page_bytes=plan.page_bytes,
+            image_bytes=plan.image_bytes,
+            inexact=self.inexact,
+            memory=tuple((line.name, str(line.where), line.num_bytes) for line in plan.lines),
+            settled=self.settled(),
+            kv_ram=self.below.facts(),
+            kv_disk=None if self.disk is None else self.disk.facts(),
+        )
+
     def settled(self) -> Mapping[str, object]:
         """What settings that were `auto` came to, by their keys."""
         limits, slots = self.world.limits, self.world.slots
@@ -85,9 +116,47 @@ class Loaded:
         """
         if self.disk is not None and not self.disk.close():
             return False
-        self.runner.cells = None
+        self.runner.release()
         self.below.close()
         return True
+
+
+class ModelLoader:
+    """Loads models for a process that may load several, one after the other.
+
+    Args:
+        environ: names folders.
+        now: the wall clock.
+    """
+
+    def __init__(self, environ: Mapping[str, str], now: Callable[[], datetime]) -> None:
+        self._environ = environ
+        self._now = now
+
+    def check(self, settings: Settings) -> None:
+        """See whether a model could be loaded, as far as that shows without its weights.
+
+        Raises:
+            ConfigError: it could not.
+        """
+        planned = plan_model(settings, this_machine())
+        _read_info(planned, self._now)
+
+    def load(self, settings: Settings, report: Progress) -> Loaded:
+        """See `load_model`."""
+        return load_model(settings, self._environ, self._now, report)
+
+    def free(self) -> None:
+        """Give back to the system what models that were closed have left in this process.
+
+        The backend goes with its pool of device memory and its programs; the allocator keeps most
+        of what it is given back unless it is told otherwise.
+        """
+        gc.collect()
+        clear_backends()
+        gc.collect()
+        with contextlib.suppress(AttributeError):  # an allocator other than glibc's
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def load_model(
@@ -103,8 +172,7 @@ def load_model(
     """
     _keep_compiled(settings.compile_cache_dir or cache_folder(environ))
     planned = plan_model(settings, this_machine())
-    info = read_model_info(planned.folder, planned.name, planned.sizes.max_context, now)
-    info = _with_eos(info, planned.spec)
+    info = _read_info(planned, now)
     plan = planned.memory
     log.write(_log, logging.INFO, "memory_plan", model=planned.name, pool_tokens=plan.pool_tokens)
     for line in plan.table().splitlines():
@@ -112,10 +180,27 @@ def load_model(
     below = reserve(settings, planned, environ)
     try:
         return _loaded(settings, planned, info, below, report)
-    except BaseException:
-        with suppress(BufferError):  # the frames of the error view it: the memory goes with them
-            below.close()
+    except BaseException as error:
+        _forget_locals(error)
+        below.close()
         raise
+
+
+def _forget_locals(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold: all that was loaded before it came."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _read_info(planned: Planned, now: Callable[[], datetime]) -> ModelInfo:
+    """The text half of a checkpoint.
+
+    Raises:
+        ConfigError: it is not there or not valid.
+    """
+    info = read_model_info(planned.folder, planned.name, planned.sizes.max_context, now)
+    return _with_eos(info, planned.spec)
 
 
 def _loaded(

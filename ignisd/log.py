@@ -88,6 +88,7 @@ def done_fields(finish: Finish) -> dict[str, Value]:
         "gap_max_ms": _tenths(timings.longest_gap_ms) if measured else None,
         "restore_ms": _tenths(reuse.restore_ms),
         "evictions": finish.evictions,
+        "recomputed": finish.recomputed,
         "finish": finish.reason.value,
         "error": finish.message,
     }

@@ -19,6 +19,8 @@ _EXTENSION_S = 120.0
 _STALLED_LOAD_S = 900.0
 """A load whose progress stands still for so long is no longer vouched for."""
 _LEAVING_S = 30.0
+_LOADING = (ServicePhase.LOADING, ServicePhase.SWITCHING, ServicePhase.WAKING)
+"""Phases in which, while there is no engine, a model is being loaded."""
 _BEAT_S = 5.0
 _SEND_S = 1.0
 
@@ -74,30 +76,44 @@ def words_for(service: Service, *, round_limit_ms: float, stalled_s: float) -> t
     if service.phase is ServicePhase.FAILED:
         return (f"STATUS={service.failure}",)
     if service.engine is None:
-        status = f"STATUS={service.phase} {service.name}, {service.progress:.0%}"
-        if service.phase is not ServicePhase.LOADING or stalled_s >= _STALLED_LOAD_S:
+        status = f"STATUS={_engineless_line(service)}"
+        loads = service.phase in _LOADING
+        if loads and stalled_s >= _STALLED_LOAD_S:
             return (status,)
-        return (status, f"EXTEND_TIMEOUT_USEC={_EXTENSION_S * 1e6:.0f}")
+        if service.phase is ServicePhase.LOADING:
+            return (status, f"EXTEND_TIMEOUT_USEC={_EXTENSION_S * 1e6:.0f}")
+        return (status, "WATCHDOG=1")
     stats = service.engine.stats()
     status = f"STATUS={status_line(service, stats)}"
     advancing = stats.alive and (not stats.busy or stats.idle_ms <= round_limit_ms)
     return (status, "WATCHDOG=1") if advancing else (status,)
 
 
+def _engineless_line(service: Service) -> str:
+    """The same while no model is loaded."""
+    if service.phase in (ServicePhase.UNLOADING, ServicePhase.UNLOADED):
+        return f"unloaded {service.name}, until a request comes"
+    if service.phase in _LOADING:
+        return f"loading {service.target}, {service.progress:.0%}"
+    return f"{service.phase} {service.name}"
+
+
 def status_line(service: Service, stats: EngineStats) -> str:
     """One line for `systemctl status`: who is served, and the part of all prompts not read."""
     counters = stats.counters
-    asked = counters.computed_tokens + counters.device_tokens
-    line = (
-        f"{service.phase} {service.name}: {stats.num_prefilling + stats.num_decoding} running, "
-        f"{stats.num_queued} waiting"
-    )
+    asked = sum(counters.prompt_tokens.values())
+    reused = asked - counters.computed_tokens
+    what = f"{service.phase} {service.name}"
+    if service.phase is ServicePhase.SWITCHING:
+        what += f" to {service.target}"
+    num_running = stats.num_prefilling + stats.num_decoding
+    line = f"{what}: {num_running} running, {stats.num_queued} waiting"
     if service.degraded:
         line += f", degraded: {' '.join(service.degraded)}"
     if service.exact is False:
         line += ", exact off"
     if asked:
-        line += f", {counters.device_tokens / asked:.0%} of {asked} prompt tokens reused"
+        line += f", {reused / asked:.0%} of {asked} prompt tokens reused"
     return line
 
 

@@ -83,11 +83,13 @@ def find_model(name: str, models_dir: Path | None) -> tuple[str, Path]:
     """
     if name == EMBEDDED:
         return name, Path(str(files("ignisd.ember") / "weights"))
-    places = [Path(name)] if models_dir is None else [models_dir / name, Path(name)]
-    for place in places:
-        if (place / "config.json").is_file():
-            return place.resolve().name, place
-    tried = " and ".join(str(place) for place in places)
+    places = [(Path(name).resolve().name, Path(name))]
+    if models_dir is not None:  # where the folder's own name counts, not that of what it links to
+        places.insert(0, (Path(name).name, models_dir / name))
+    for known_as, folder in places:
+        if (folder / "config.json").is_file():
+            return known_as, folder
+    tried = " and ".join(str(folder) for _, folder in places)
     raise ConfigError(
         f"--model {name}: no config.json in {tried}; name the embedded model "
         f"({EMBEDDED}), a checkpoint folder, or a folder below --models-dir"

@@ -166,9 +166,40 @@ class Settings(TierSettings):
     models_dir: Path | None = declare(
         Folder(),
         None,
-        "folder that holds one folder per model",
+        "folder that holds one folder per model; each can be switched to while serving",
         chapter=_MODEL,
         meta="DIR",
+    )
+    switch_allow_implicit: bool = declare(
+        Switch(),
+        "off",
+        "let a request that names another model of --models-dir switch to it, and wait for it",
+        chapter=_MODEL,
+        meta="on|off",
+    )
+    switch_drain_timeout: float = declare(
+        Seconds(0),
+        30,
+        "time that running requests have to finish before a switch; what is left is cut off",
+        chapter=_MODEL,
+        meta="SECONDS",
+        unit="s",
+    )
+    switch_wait_timeout: float = declare(
+        Seconds(0),
+        300,
+        "longest that a request waits for the model to be loaded that it needs",
+        chapter=_MODEL,
+        meta="SECONDS",
+        unit="s",
+    )
+    idle_unload_after: float | None = declare(
+        Seconds(0.001, none="off"),
+        "off",
+        "give all memory back after so long without a request; the next one loads the model again",
+        chapter=_MODEL,
+        meta="SECONDS",
+        unit="s",
     )
     model_max_context: int | None = declare(
         Count(PAGE_TOKENS, none="auto"),

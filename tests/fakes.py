@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ignisd.engine.room import flush
+from ignisd.engine.control import TooManyPins, flushed, pin
 from ignisd.engine.stats import Counters, EngineStats
 from ignisd.engine.stream import Stream
 from ignisd.engine.types import (
@@ -138,11 +138,20 @@ class ScriptedEngine:
             counters=self.counters,
         )
 
-    def flush(self) -> "asyncio.Future[tuple[World, World]]":
+    def flush(self, tier: Tier | None = None) -> "asyncio.Future[tuple[World, World]]":
         """Flush the world at once."""
         told: asyncio.Future[tuple[World, World]] = asyncio.get_running_loop().create_future()
-        before, self.world = self.world, flush(self.world)
+        before, self.world = self.world, flushed(self.world, tier)
         told.set_result((before, self.world))
+        return told
+
+    def pin(
+        self, state_id: int, pinned: bool
+    ) -> "asyncio.Future[tuple[World, TooManyPins | None]]":
+        """Pin a state of the world at once."""
+        told = asyncio.get_running_loop().create_future()
+        self.world, refused = pin(self.world, state_id, pinned)
+        told.set_result((self.world, refused))
         return told
 
     def fail(self, message: str) -> None:

@@ -252,3 +252,16 @@ def answer_room_is_not_counted() -> Plant:
         return max(1, seq.request.prompt_tokens // PAGE_TOKENS)
 
     return _everywhere("entry_pages", entry_pages, admission, scheduler)
+
+
+@mutant
+def window_holds_decoding_up() -> Plant:
+    """No lane steps in a round that moves a window."""
+    real = scheduler._plan_decode
+
+    def plan_decode(world: World, now_ms: float) -> Any:
+        if world.tiers is not None and world.tiers.lowers:
+            return world, ()
+        return real(world, now_ms)
+
+    return patch.object(scheduler, "_plan_decode", plan_decode)

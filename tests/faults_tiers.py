@@ -1,6 +1,5 @@
 """Faults of retained state that goes down and comes up again, and of its files."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from types import ModuleType
@@ -8,10 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from ignisd.engine import (
-    accounts,
     admission,
     ahead,
-    check,
     demotion,
     files,
     restoring,
@@ -19,16 +16,15 @@ from ignisd.engine import (
     scheduler,
     spilling,
     tiers,
+    windows,
 )
 from ignisd.engine.files import FileThreads
 from ignisd.engine.moves import Lower, Raise
 from ignisd.engine.tiers import Tiers
-from ignisd.engine.types import LaneStart, Phase, Request, Tier
-from ignisd.engine.world import Below, World, count
+from ignisd.engine.types import LaneStart
+from ignisd.engine.world import World
 from state import ranking, reuse
 from state.retained import Rank
-from state.reuse import Miss, MissReason
-from state.tiers import index as tier_index
 from state.tiers.format import StateCorrupt
 from state.tiers.jobs import fetch as fetch_file
 from state.tiers.jobs import store as store_file
@@ -53,7 +49,7 @@ def image_stays_behind() -> Plant:
     def lower(**told: Any) -> Lower:
         return Lower(**{**told, "image_cells": (), "slot": None, "lane": None})
 
-    return _everywhere("Lower", lower, demotion, ahead)
+    return _everywhere("Lower", lower, demotion, windows)
 
 
 @mutant
@@ -88,67 +84,6 @@ def a_restore_consumes() -> Plant:
         return replace(world, tiers=tiers.given_up(world.tiers, stored.id)), start
 
     return patch.object(restoring, "_claimed", claimed)
-
-
-@mutant
-def counted_when_a_restore_begins() -> Plant:
-    """A restore is counted when it is admitted, whatever becomes of it."""
-    real = admission._restore
-
-    def restore(world: World, seq: Any, found: Any, below: Below, *more: Any) -> Any:
-        after = real(world, seq, found, below, *more)
-        if after is None:
-            return None
-        return accounts.account(after, seq.request, found, (below.stored, below.tier))[0]
-
-    return patch.object(admission, "_restore", restore)
-
-
-def _looks_below(wrong: Callable[[World, Request, Any, Any], Any]) -> Plant:
-    real = restoring.look_below
-    return patch.object(
-        admission, "look_below", lambda world, request, found: wrong(world, request, found, real)
-    )
-
-
-@mutant
-def ties_go_down() -> Plant:
-    """A state that is on the device as well is restored from below."""
-
-    def look(world: World, request: Request, found: Any, real: Any) -> Any:
-        less = Miss(MissReason.NO_MATCH) if found.length else found
-        _, below = real(world, request, less)
-        if below is not None and below.stored.length >= found.length:
-            return found, below
-        return real(world, request, found)
-
-    return _looks_below(look)
-
-
-@mutant
-def floor_ignored() -> Plant:
-    """A restore takes whatever is a token longer, whatever that costs."""
-
-    def look(world: World, request: Request, found: Any, real: Any) -> Any:
-        if world.tiers is None:
-            return real(world, request, found)
-        limits = replace(world.tiers.limits, ram_floor_tokens=1, disk_floor_tokens=1)
-        found, below = real(
-            replace(world, tiers=replace(world.tiers, limits=limits)), request, found
-        )
-        return found, below
-
-    return _looks_below(look)
-
-
-@mutant
-def floor_unsaid() -> Plant:
-    """A request is not told that what lies below was too little to be worth its time."""
-
-    def look(world: World, request: Request, found: Any, real: Any) -> Any:
-        return found, real(world, request, found)[1]
-
-    return _looks_below(look)
 
 
 @mutant
@@ -267,42 +202,6 @@ def a_completion_needs_its_request() -> Plant:
 
 
 @mutant
-def everybody_restores() -> Plant:
-    """Requests that wait for the same state of a lower tier each bring it up."""
-    real = admission.awaits_leader
-
-    def awaits_leader(world: World, *more: Any) -> bool:
-        others = {
-            key: seq for key, seq in world.sequences.items() if seq.phase is not Phase.RESTORING
-        }
-        return real(replace(world, sequences=others), *more)
-
-    return _everywhere("awaits_leader", awaits_leader, admission, check)
-
-
-@mutant
-def tier_of_a_restore_unsaid() -> Plant:
-    """What came from a file is told to have been in host memory."""
-    real = accounts.account
-
-    def account(world: World, request: Any, found: Any, restored: Any) -> Any:
-        return real(world, request, found, (restored[0], Tier.KV_RAM))
-
-    return patch.object(restoring, "account", account)
-
-
-@mutant
-def restored_tokens_uncounted() -> Plant:
-    """Tokens that a lower tier saved are in the answer and in no counter."""
-
-    def counted(world: World, **amounts: int) -> World:
-        saved = ("ram_tokens", "disk_tokens")
-        return count(world, **{name: by for name, by in amounts.items() if name not in saved})
-
-    return patch.object(scheduler, "count", counted)
-
-
-@mutant
 def files_hold_the_engine_up() -> Plant:
     """Files are written and read by whoever orders it."""
 
@@ -384,12 +283,6 @@ def old_turns_keep_their_rank() -> Plant:
 
 
 @mutant
-def a_page_more_is_asked_for_below() -> Plant:
-    """A lower tier is asked only for what leaves a whole page to read."""
-    return patch.object(tier_index, "resume_points", lambda tokens: range(64, tokens - 64, 64))
-
-
-@mutant
 def cells_go_before_their_file_is_whole() -> Plant:
     """A state leaves the arena as soon as its file was ordered."""
     real = spilling._written_out
@@ -416,11 +309,6 @@ def nothing_bounds_the_files() -> Plant:
 
 
 @mutant
-def kept_for_who_asked_for_none() -> Plant:
-    """A request that asked for no reuse leaves its state to others all the same."""
-    real = accounts.cuts_of
-
-    def cuts(world: World, request: Request, found: Any) -> Any:
-        return real(world, replace(request, reuse=True), found)
-
-    return patch.object(admission, "cuts_of", cuts)
+def a_second_copy_is_made_in_advance() -> Plant:
+    """A large state that has gone down stays on the device as well."""
+    return patch.object(scheduler, "landed_ahead", lambda world, one: world)

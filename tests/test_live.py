@@ -1,6 +1,6 @@
 """Settings that are changed while the daemon runs."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -34,9 +34,28 @@ def test_what_waits_is_in_force_when_a_model_is_loaded():
     assert (changed.applied, changed.pending) == (("model.decode-share",), ("spec.decode-lanes",))
     assert [now.spec_decode_lanes for now in seen] == [None]
     assert dict(settings.pending) == {"spec.decode-lanes": 2}
-    assert settings.take_pending().spec_decode_lanes == 2
+    loading = settings.for_load()
+    assert loading.spec_decode_lanes == 2
+    settings.change({"spec": {"decode-lanes": 8}, "reuse.retained-host": 3})
+    assert settings.settings == replace(loading, spec_decode_lanes=None)
+    settings.loaded(loading)
+    assert settings.settings == loading
+    assert dict(settings.pending) == {"spec.decode-lanes": 8, "reuse.retained-host": 3}
+    settings.loaded(settings.for_load())
+    assert settings.settings == replace(loading, spec_decode_lanes=8, reuse_retained_host=3)
     assert settings.resolved.origins["spec_decode_lanes"].source is Source.RUNTIME
     assert dict(settings.pending) == {}
+
+
+def test_a_switch_is_told_by_its_origin_and_leaves_what_was_given_at_the_start():
+    settings = live(model="ember", spec_decode_lanes="4")
+    settings.loaded(settings.for_load("other"))
+    origins = settings.resolved.origins
+    assert settings.settings.model == "other"
+    assert origins["model"].where == "POST /v1/models/switch"
+    assert origins["spec_decode_lanes"].source is Source.FLAG
+    settings.loaded(settings.for_load())
+    assert settings.settings.model == "other"
 
 
 def test_a_change_back_waits_for_nothing():
@@ -79,7 +98,8 @@ def test_reuse_can_be_switched_on_only_where_slots_were_reserved():
     assert settings.change({"reuse.prompt": "on"}).applied == ("reuse.prompt",)
     settings = live(reuse_prompt="off")
     assert settings.change({"reuse.prompt": True}).pending == ("reuse.prompt",)
-    assert settings.take_pending().reuse_prompt
+    settings.loaded(settings.for_load())
+    assert settings.settings.reuse_prompt
     assert settings.change({"reuse.prompt": False}).applied == ("reuse.prompt",)
 
 

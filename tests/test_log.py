@@ -41,6 +41,7 @@ def finish(**changes) -> Finish:
         "prompt_tokens": 200,
         "generated_tokens": 11,
         "lane": 2,
+        "evictions": 1,
         "reuse": Reuse(128, 150, Kind.CHECKPOINT, Tier.DEVICE, Place.HOST),
         "timings": Timings(1000.0, 1001.0, 1040.04, 1540.04, 80.0, 1541.0),
     }
@@ -69,7 +70,8 @@ def test_the_done_line_of_a_hit_names_tier_kind_and_rates(lines):
         "gap_mean_ms": "50.0",
         "gap_max_ms": "80.0",
         "restore_ms": "0.0",
-        "evictions": "0",
+        "evictions": "1",
+        "recomputed": "0",
         "finish": "stop",
     }
 

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from ignisd.engine.stats import Counters, EngineStats
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Facts
 from ignisd.notify import Notifier, keep_telling, status_line, words_for
 from tests.chat.toy import toy_model
 from tests.fakes import Script, ScriptedEngine
@@ -182,7 +183,7 @@ def test_the_status_tells_what_does_not_work_as_it_should():
     assert service.engine is not None
     stats = service.engine.stats()
     assert status_line(service, stats) == "ready toy: 0 running, 0 waiting, degraded: reuse"
-    service.facts = Facts(inexact=("sums",))
+    service.set_ready(service.engine, toy_model(), Facts(inexact=("sums",)))
     assert status_line(service, stats).endswith("degraded: reuse, exact off")
 
 

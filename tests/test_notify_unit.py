@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ignisd import cli
-from ignisd.daemon import _ROUND_TIMEOUT_MS
+from ignisd.holder import ROUND_TIMEOUT_MS
 from ignisd.machine import disk_folder
 from ignisd.notify import Notifier
 from ignisd.settings import FLAGS, Settings
@@ -67,7 +67,7 @@ def test_the_manager_is_told_by_the_daemon_itself(service: dict[str, list[str]])
 def test_the_times_fit_what_the_daemon_does(service: dict[str, list[str]]):
     watchdog_s = float(only(service, "WatchdogSec"))
     environ = {"WATCHDOG_USEC": f"{watchdog_s * 1e6:.0f}"}
-    assert Notifier(environ).beat_s * 2 < watchdog_s < _ROUND_TIMEOUT_MS / 1000
+    assert Notifier(environ).beat_s * 2 < watchdog_s < ROUND_TIMEOUT_MS / 1000
     stop_s = Settings().server_drain_timeout + Settings().kv_disk_drain_ms / 1000
     assert float(only(service, "TimeoutStopSec")) > stop_s
     assert float(only(service, "TimeoutStartSec")) > Notifier(environ).beat_s

@@ -6,7 +6,7 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class CompileCounter:
-    """Programs that this process compiled since `start_counting`.
+    """Programs that this process compiled while counting.
 
     jax reports them by name of an event and has no way to stop listening, so that a process makes
     one counter.
@@ -20,6 +20,10 @@ class CompileCounter:
     def start_counting(self) -> None:
         """Everything is compiled: what comes now comes too late."""
         self._counting = True
+
+    def stop_counting(self) -> None:
+        """Another model is about to be compiled."""
+        self._counting = False
 
     def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
         if self._counting and event == _EVENT:

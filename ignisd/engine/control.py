@@ -57,10 +57,10 @@ def pin(world: World, state_id: int, pinned: bool) -> tuple[World, TooManyPins |
     found = located(world, state_id)
     if found is None:
         return world, None
-    tier, state = found
+    tier, one = found
     if not pinned:
-        return _unpinned(world, state.chain), None
-    refused = None if state.pinned else _refused(world, tier, state)
+        return _unpinned(world, one.chain), None
+    refused = None if one.pinned else _refused(world, tier, one)
     if refused is not None:
         return world, refused
     if tier is Tier.DEVICE:
@@ -90,10 +90,10 @@ def flushed(world: World, tier: Tier | None) -> World:
     return count(replace(world, tiers=tiers), flushed=num_gone)
 
 
-def _refused(world: World, tier: Tier, state: Retained | Stored) -> TooManyPins | None:
+def _refused(world: World, tier: Tier, one: Retained | Stored) -> TooManyPins | None:
     """Why one state more may not be pinned there."""
-    if isinstance(state, Retained):
-        pinned = world.index.pinned | {state.id}
+    if isinstance(one, Retained):
+        pinned = world.index.pinned | {one.id}
         most = world.slots.num_slots // 2
         if len(pinned) > most:
             return TooManyPins(tier, "slots", len(pinned), most)
@@ -104,15 +104,15 @@ def _refused(world: World, tier: Tier, state: Retained | Stored) -> TooManyPins 
     assert tiers is not None
     if tier is Tier.KV_RAM:
         arena = tiers.arena
-        if may_pin_cells(arena, state.id):
+        if may_pin_cells(arena, one.id):
             return None
-        wanted = arena.num_pinned_cells(state.id) * arena.cell_bytes
+        wanted = arena.num_pinned_cells(one.id) * arena.cell_bytes
         return TooManyPins(tier, "bytes", wanted, arena.num_cells // 2 * arena.cell_bytes)
     shelf = tiers.shelf
     assert shelf is not None
-    if may_pin_files(shelf, state):
+    if may_pin_files(shelf, one):
         return None
-    wanted = shelf.pinned_bytes + shelf.file_bytes(state)
+    wanted = shelf.pinned_bytes + shelf.file_bytes(one)
     return TooManyPins(tier, "bytes", wanted, shelf.ceiling_bytes // 2)
 
 

@@ -30,6 +30,10 @@ class ImageStore:
         self._host: list[MutableState | None] = [None] * num_host
         self._down, self._up = _crossings()
 
+    def host_images(self) -> list[MutableState]:
+        """The images in host slots."""
+        return [held for held in self._host if held is not None]
+
     def write(self, slot: int, image: MutableState) -> jax.Array:
         """Puts an image into a slot; returns an array that is ready once it lies there."""
         if slot < self._num_device:

@@ -16,11 +16,9 @@ import numpy as np
 
 from ignisd.engine.moves import Lower, Raise
 from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.tiers import NEVER_TOKENS
 from ignisd.engine.types import DecodeLane, LaneStart, Round, SamplingParams
 from state.spec import PAGE_TOKENS
-
-NEVER_TOKENS = 1 << 30
-"""The floor of a tier that takes longer to restore a token than the model takes to read it."""
 
 _FLOOR_MARGIN = 2.0
 _DECODE_PART = 0.1

@@ -13,7 +13,7 @@ from ignisd.engine.captures import keep_restored
 from ignisd.engine.demotion import displacing, may_give_way
 from ignisd.engine.moves import Raise, ReadFile
 from ignisd.engine.stats import FileWork
-from ignisd.engine.tiers import file_done, given_up, let_go
+from ignisd.engine.tiers import Tiers, file_done, given_up, let_go
 from ignisd.engine.types import LaneStart, Phase, Request, Tier
 from ignisd.engine.world import (
     Below,
@@ -25,6 +25,7 @@ from ignisd.engine.world import (
     with_sequence,
 )
 from state.reuse import Match, Miss, MissReason
+from state.tiers.index import TierIndex
 from state.tiers.stored import Stored
 
 
@@ -41,13 +42,13 @@ def look_below(
         return found, None
     best: Below | None = None
     length, below_floor = found.length, False
-    held = tiers.arena.index.longest_match(request.chain, request.prompt_tokens)
+    held = longest_in(tiers, tiers.arena.index, request)
     if held is not None and held.length > length:
         below_floor = held.length < length + tiers.limits.ram_floor_tokens
         if not below_floor:
             best, length = Below(held, Tier.KV_RAM), held.length
     if tiers.shelf is not None:
-        held = tiers.shelf.index.longest_match(request.chain, request.prompt_tokens)
+        held = longest_in(tiers, tiers.shelf.index, request)
         if held is not None and held.length > length:
             below_floor = held.length < length + tiers.limits.disk_floor_tokens
             if not below_floor:
@@ -57,6 +58,15 @@ def look_below(
             return replace(found, reason=MissReason.BELOW_FLOOR), None
         return replace(found, shortfall=MissReason.BELOW_FLOOR), None
     return found, best
+
+
+def longest_in(tiers: Tiers, index: TierIndex, request: Request) -> Stored | None:
+    """The longest state of a tier that a request could resume from.
+
+    What was given up and is still touched by something is as good as gone.
+    """
+    held = index.longest_match(request.chain, request.prompt_tokens)
+    return None if held is None or held.id in tiers.orphans else held
 
 
 def brought_up(world: World, stored: Stored, now_ms: float) -> World | None:

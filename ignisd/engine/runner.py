@@ -89,6 +89,14 @@ class DeviceRunner:
         """What it runs."""
         return self._programs
 
+    def release(self) -> None:
+        """Give all memory back, whoever still refers to this; nothing runs any more."""
+        held = self._device
+        kept = (held.pool, held.bank, held.images, held.slots, held.sampler)
+        for leaf in jax.tree.leaves((self._params, kept, self.images.host_images())):
+            leaf.delete()
+        self.cells = None
+
     def run(self, work: Round) -> Handle:
         """Dispatches a round; its arrays are ready once `fetch` has returned."""
         self._lower(work.lowers)

@@ -18,6 +18,14 @@ from state.tiers.jobs import Cleared
 from state.tiers.shelf import Shelf
 from state.tiers.stored import Stored
 
+NEVER_TOKENS = 1 << 30
+"""The floor of a tier that takes longer to restore a token than the model takes to read it."""
+
+
+def shown_floor(tokens: int) -> int | str:
+    """A floor for a person to read."""
+    return "never" if tokens >= NEVER_TOKENS else tokens
+
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:

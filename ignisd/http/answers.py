@@ -30,7 +30,7 @@ def error_object(error: IgnisError) -> dict[str, object]:
 
 def error_headers(error: IgnisError) -> dict[str, str]:
     """Whether, and when, to try again."""
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and error.retry:
         return {"retry-after": str(error.retry_after_s)}
     return {} if error.retry else {"x-should-retry": "false"}
 

@@ -18,11 +18,12 @@ from ignisd.http.choices import was_taken
 from ignisd.http.completions import Completions
 from ignisd.http.config import Configuration
 from ignisd.http.counters import HttpCounters
+from ignisd.http.entrance import Entrance
 from ignisd.http.guard import Guard
 from ignisd.http.health import health
 from ignisd.http.intake import Intake
 from ignisd.http.metrics import Metrics
-from ignisd.http.models import describe_model, list_models
+from ignisd.http.models import Models
 from ignisd.http.options import HttpOptions
 from ignisd.http.retained import RetainedStates
 from ignisd.http.service import Service
@@ -46,6 +47,7 @@ def build_app(
     /v1/config tells of and changes.
     """
     intake = Intake(options)
+    entrance = Entrance(service, intake, options)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -54,8 +56,9 @@ def build_app(
 
     app = Starlette(
         routes=[
-            *_generating(service, intake, options, counters),
-            *_telling(service, intake, options),
+            *_generating(entrance, intake, options, counters),
+            *_telling(service, entrance, intake, options),
+            *_modelling(service, options),
             *_configuring(service, options, live),
             *_watching(service, options, counters),
         ],
@@ -68,24 +71,36 @@ def build_app(
 
 
 def _generating(
-    service: Service, intake: Intake, options: HttpOptions, counters: HttpCounters
+    entrance: Entrance, intake: Intake, options: HttpOptions, counters: HttpCounters
 ) -> Iterator[Route]:
     """What the engine has to work for."""
-    chat = ChatCompletions(service, intake, options, counters)
-    completions = Completions(service, intake, options, counters)
+    chat = ChatCompletions(entrance, intake, options, counters)
+    completions = Completions(entrance, intake, options, counters)
     yield Route("/v1/chat/completions", chat.__call__, methods=["POST"])
     yield Route("/v1/completions", completions.__call__, methods=["POST"])
 
 
-def _telling(service: Service, intake: Intake, options: HttpOptions) -> Iterator[Route]:
+def _telling(
+    service: Service, entrance: Entrance, intake: Intake, options: HttpOptions
+) -> Iterator[Route]:
     """What is told of prompts, and of what was kept of them."""
-    tokens = Tokens(service, intake, options)
-    retained = RetainedStates(service, intake, options)
+    tokens = Tokens(entrance, intake, options)
+    retained = RetainedStates(service, entrance, intake, options)
     yield Route("/v1/tokenize", tokens.tokenize, methods=["POST"])
     yield Route("/v1/detokenize", tokens.detokenize, methods=["POST"])
     yield Route("/v1/reuse", retained.listing)
     yield Route("/v1/reuse/explain", retained.explain, methods=["POST"])
     yield Route("/v1/reuse/flush", retained.flush, methods=["POST"])
+    yield Route("/v1/reuse/pin", retained.pin, methods=["POST"])
+    yield Route("/v1/reuse/unpin", retained.unpin, methods=["POST"])
+
+
+def _modelling(service: Service, options: HttpOptions) -> Iterator[Route]:
+    """Which models there are, and which of them serves."""
+    models = Models(service, options)
+    yield Route("/v1/models", models.listing)
+    yield Route("/v1/models/switch", models.switch, methods=["POST"])
+    yield Route("/v1/models/{name:path}", models.one)
 
 
 def _configuring(
@@ -100,12 +115,6 @@ def _watching(service: Service, options: HttpOptions, counters: HttpCounters) ->
     """What is told of the daemon itself."""
     metrics = Metrics(service, counters, options.compat_metrics)
 
-    async def answer_models(request: Request) -> Response:
-        return JsonResponse(list_models(service))
-
-    async def answer_model(request: Request) -> Response:
-        return JsonResponse(describe_model(service, request.path_params["name"]))
-
     async def answer_health(request: Request) -> Response:
         status, body = health(service, options.stall_s)
         return JsonResponse(body, status)
@@ -113,8 +122,6 @@ def _watching(service: Service, options: HttpOptions, counters: HttpCounters) ->
     async def answer_metrics(request: Request) -> Response:
         return Response(metrics.render(), media_type=_METRICS_TYPE)
 
-    yield Route("/v1/models", answer_models)
-    yield Route("/v1/models/{name:path}", answer_model)
     yield Route("/health", answer_health)
     yield Route("/metrics", answer_metrics)
 

@@ -7,11 +7,11 @@ from ignisd.chat.output import AnswerReader, CallReading
 from ignisd.errors import UnsupportedValue
 from ignisd.http.answer import Shapes
 from ignisd.http.counters import HttpCounters
+from ignisd.http.entrance import Entrance
 from ignisd.http.generating import Generating
 from ignisd.http.intake import Intake, Prepared
 from ignisd.http.notes import NoteLog, warning_header
 from ignisd.http.options import HttpOptions
-from ignisd.http.service import Service
 from ignisd.http.shapes import ChatShapes
 
 
@@ -21,9 +21,9 @@ class ChatCompletions(Generating[Prepared]):
     prefix = "chatcmpl"
 
     def __init__(
-        self, service: Service, intake: Intake, options: HttpOptions, counters: HttpCounters
+        self, entrance: Entrance, intake: Intake, options: HttpOptions, counters: HttpCounters
     ) -> None:
-        super().__init__(service, intake, options, counters)
+        super().__init__(entrance, intake, options, counters)
         self._notes = NoteLog()
 
     async def _prepare(self, body: bytes, model: ModelInfo, key: bytes | None) -> Prepared:

@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from ignisd.chat.output import AnswerReader
 from ignisd.engine.types import Request as Wanted
-from ignisd.errors import IgnisError
+from ignisd.errors import Draining, IgnisError
 from ignisd.http.reply import Outcome, Reply, Step, Usage
-from ignisd.http.service import Engine
+from ignisd.http.serving import Serving
 
 _TAKEN = "ignisd.taken"
 
@@ -82,23 +82,26 @@ class Choices:
 
 async def take(
     request: Request,
-    into: Engine,
+    into: Serving,
     wanted: Sequence[Wanted],
     readers: Sequence[AnswerReader],
 ) -> Choices:
     """Submit what a request asks for, all of it or nothing; one reader reads each answer.
 
     Raises:
-        Overloaded, Draining, EngineFailure: the engine does not take it.
+        Overloaded, EngineFailure: the engine does not take it.
+        ModelSwitching, Draining: it takes nothing any more.
     """
     replies: list[Reply] = []
     try:
         while len(replies) < len(wanted):
             place = len(replies)
-            replies.append(Reply(into.submit(wanted[place]), readers[place]))
-    except IgnisError:
+            stream = into.engine.submit(wanted[place])
+            replies.append(Reply(stream, readers[place], into.cut))
+    except IgnisError as error:
         await Choices(replies).aclose()
-        raise
+        # An engine that takes nothing more does not know why.
+        raise into.closing() if isinstance(error, Draining) else error from None
     request.scope[_TAKEN] = True
     return Choices(replies)
 

@@ -77,12 +77,15 @@ class Configuration:
             "settings": settings,
             "exact": service.exact,
             "inexact": facts.inexact,
-            "degraded": service.degraded,
+            "degraded": list(service.degraded),
+            "notes": list(service.notes),
+            "reasons": {**service.degraded, **service.notes},
             "fingerprint": None if engine is None else str(engine.world.index.fingerprint),
             "memory": [
                 {"name": name, "where": where, "bytes": size} for name, where, size in facts.memory
             ],
             "kv_ram": facts.kv_ram,
+            "kv_disk": facts.kv_disk,
             "page_bytes": facts.page_bytes,
             "image_bytes": facts.image_bytes,
         }

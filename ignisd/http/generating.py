@@ -10,15 +10,14 @@ from starlette.responses import Response
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.chat.output import AnswerReader
 from ignisd.http.answer import Answer, Shapes
-from ignisd.http.body import read_json_body, while_connected
 from ignisd.http.choices import take
 from ignisd.http.counters import HttpCounters
+from ignisd.http.entrance import Entrance
 from ignisd.http.guard import scope_key
 from ignisd.http.intake import Intake, Prepared, PreparedPlain
 from ignisd.http.options import HttpOptions
 from ignisd.http.respond import respond
 from ignisd.http.reuse import HEADER
-from ignisd.http.service import Service
 
 P = TypeVar("P", Prepared, PreparedPlain)
 
@@ -27,7 +26,7 @@ class Generating(ABC, Generic[P]):
     """Handles the requests of one protocol, plain or as a stream.
 
     Args:
-        service: engine and model.
+        entrance: lets requests in to the model that they are for.
         intake: prepares requests.
         options: bounds, clocks and names.
         counters: told of answers and errors.
@@ -37,25 +36,25 @@ class Generating(ABC, Generic[P]):
     """How the names of its answers begin."""
 
     def __init__(
-        self, service: Service, intake: Intake, options: HttpOptions, counters: HttpCounters
+        self, entrance: Entrance, intake: Intake, options: HttpOptions, counters: HttpCounters
     ) -> None:
-        self._service = service
+        self._entrance = entrance
         self._intake = intake
         self._options = options
         self._counters = counters
 
     async def __call__(self, request: Request) -> Response:
         """Handle one request."""
-        self._service.require()
-        body = await read_json_body(request, self._options)
-        _, model = self._service.require()
-        preparing = self._prepare(body, model, scope_key(request))
-        prepared = await while_connected(request, preparing)
-        engine, model = self._service.require()
+        body = await self._entrance.read(request)
+        key = scope_key(request)
         name = f"{self.prefix}-{self._options.draw_name()}"
-        wanted = self._intake.engine_requests(prepared, model, name)
-        readers = [self._reader(prepared, model) for _ in wanted]
-        choices = await take(request, engine, wanted, readers)
+        async with self._entrance.admitted(
+            request, body, lambda model: self._prepare(body, model, key)
+        ) as (serving, prepared):
+            model = serving.model
+            wanted = self._intake.engine_requests(prepared, model, name)
+            readers = [self._reader(prepared, model) for _ in wanted]
+            choices = await take(request, serving, wanted, readers)
         asked = prepared.asked
         answer = Answer(
             choices,

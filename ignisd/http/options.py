@@ -40,6 +40,7 @@ class HttpOptions:
             that they can tell it, or for an error, so that it has its own status.
         write_timeout_s: a reader that takes nothing for so long loses its request.
         request_timeout_s: limit of an answer that is not streamed; None is no limit.
+        load_wait_s: longest that a request waits for its model: --switch-wait-timeout.
         stall_s: an engine that is busy but made no progress for so long counts as stalled.
         compat_metrics: /metrics also has the names that tools made for vLLM read.
         chat: how messages are placed and answers are told: --server-system-message-policy,
@@ -63,6 +64,7 @@ class HttpOptions:
     header_wait_s: float = 0.5
     write_timeout_s: float = 60.0
     request_timeout_s: float | None = None
+    load_wait_s: float = 300.0
     stall_s: float = 30.0
     compat_metrics: bool = False
     chat: ChatPolicies = field(default_factory=ChatPolicies)
@@ -76,6 +78,7 @@ class HttpOptions:
     def follow(self, other: "HttpOptions") -> None:
         """Take over what may be changed while requests are served."""
         self.max_body_bytes = other.max_body_bytes
+        self.load_wait_s = other.load_wait_s
         self.request_timeout_s = other.request_timeout_s
         self.max_preparing = other.max_preparing
         self.chat = other.chat

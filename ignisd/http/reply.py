@@ -1,13 +1,14 @@
 """One answer in the making: the engine's events as pieces of text, then the outcome."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
 from ignisd.chat.output import AnswerReader, Piece
 from ignisd.engine.stream import Stream
 from ignisd.engine.types import Finished, FinishReason, Reuse, Started, Timings, Token
-from ignisd.errors import Draining, EngineFailure
+from ignisd.errors import Draining, EngineFailure, IgnisError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,20 @@ class Reply:
 
     Raises, from the iteration:
         EngineFailure: the engine gave the request up.
-        Draining: the daemon cut the request off.
+        Draining, ModelSwitching: the daemon cut the request off.
+
+    Args:
+        stream: the engine's events.
+        reader: makes text of its tokens.
+        cut: why the daemon cuts off what it does.
     """
 
-    def __init__(self, stream: Stream, reader: AnswerReader) -> None:
+    def __init__(
+        self, stream: Stream, reader: AnswerReader, cut: Callable[[], IgnisError] = Draining
+    ) -> None:
         self._stream = stream
         self._reader = reader
+        self._why_cut = cut
         self._steps: deque[Step] = deque()
         self._cut = False
         self._ended = False
@@ -98,7 +107,7 @@ class Reply:
         if finish.reason is FinishReason.ERROR:
             raise EngineFailure(finish.message or "The engine gave up this request.")
         if finish.reason is FinishReason.CANCELLED:
-            raise Draining
+            raise self._why_cut()
         cut = finish.reason is not FinishReason.STOP
         self._steps.extend(reader.finish(cut=cut))
         usage = Usage(

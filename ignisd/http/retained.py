@@ -1,78 +1,94 @@
-"""GET /v1/reuse, POST /v1/reuse/explain and /v1/reuse/flush: what is kept, for whom, and why.
+"""GET /v1/reuse and POST /v1/reuse/explain, flush, pin, unpin: what is kept, and for how long.
 
 The handlers read the engine's world, which is a value: what they tell held at one moment. No
 token and no text of a prompt is told.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
+from functools import partial
+from typing import TypeVar
 
-import numpy as np
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ignisd.chat import codec
 from ignisd.chat.checkpoint import ModelInfo
-from ignisd.engine.accounts import reuse_of
-from ignisd.engine.admission import look_up
+from ignisd.engine.control import located
 from ignisd.engine.room import victims
-from ignisd.engine.types import Place, Tier
+from ignisd.engine.types import Tier
 from ignisd.engine.world import World
-from ignisd.errors import EngineFailure, RequestError
+from ignisd.errors import EngineFailure, PinsFull, RequestError, StateNotFound
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body, while_connected
+from ignisd.http.body import read_json_body
+from ignisd.http.entrance import Entrance
+from ignisd.http.explaining import explanation
+from ignisd.http.flushing import Flush
 from ignisd.http.guard import scope_key
 from ignisd.http.intake import Intake, Prepared, PreparedPlain
+from ignisd.http.listing import Told, listing, pins_of, state_below, state_on_device
 from ignisd.http.options import HttpOptions
-from ignisd.http.reuse import reuse_object
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Engine, Facts
 from ignisd.http.tokens import is_chat
-from state.retained import Rank, Retained
-from state.reuse import Match
+from state.retained import Retained
+
+T = TypeVar("T")
 
 _LISTED = 256
 _MOST_LISTED = 10_000
-_FLUSH_S = 30.0
-"""A flush waits for the round under way, which may be a long chunk on a slow processor."""
+_TOLD_S = 30.0
+"""A change waits for the round under way, which may be a long chunk on a slow processor."""
+_LOOK_S = 0.01
+_MOST_LOOKS = 200
+"""How often the answer to a flush looks whether what cannot go at once has gone: for 2 s."""
+
+
+class FlushBody(msgspec.Struct):
+    """The body of a flush; one without a body flushes all."""
+
+    tier: Tier | None = None
+
+
+class PinBody(msgspec.Struct):
+    """The body of a pin: the id of a state, as it is listed."""
+
+    id: int
+
+
+_FLUSH = msgspec.json.Decoder(FlushBody)
+_PIN = msgspec.json.Decoder(PinBody)
 
 
 class RetainedStates:
     """The control plane of prompt reuse."""
 
-    def __init__(self, service: Service, intake: Intake, options: HttpOptions) -> None:
+    def __init__(
+        self, service: Service, entrance: Entrance, intake: Intake, options: HttpOptions
+    ) -> None:
         self._service = service
+        self._entrance = entrance
         self._intake = intake
         self._options = options
 
     async def listing(self, request: Request) -> Response:
-        """The states, the one that gives way last first, and what they add up to."""
-        engine, _ = self._service.require()
-        limit = _limit(request)
-        now_ms = self._options.now_ms()
-        world, facts = engine.world, self._service.facts
-        ordered = list(victims(world, now_ms))
-        states = [
-            _state(world, held, rank, facts, now_ms) for rank, held in reversed(ordered[-limit:])
-        ]
-        body = {
-            "object": "reuse",
-            "on": world.limits.reuse,
-            "fingerprint": str(world.index.fingerprint),
-            "states": states,
-            "omitted": len(ordered) - len(states),
-            "totals": _totals(world, facts),
-        }
-        return JsonResponse(body)
+        """The states, the one that gives way last first in each tier, and what they add up to."""
+        serving = self._service.require()
+        limit, tier = _limit(request), _tier(request)
+        world, now_ms = serving.engine.world, self._options.now_ms()
+        told = partial(listing, world, serving.facts, now_ms, limit, tier)
+        return JsonResponse(await self._intake.run(told))
 
     async def explain(self, request: Request) -> Response:
         """What a chat or a completion would reuse if it came now, and why not more."""
-        self._service.require()
-        body = await read_json_body(request, self._options)
-        _, model = self._service.require()
+        body = await self._entrance.read(request)
         chat = await self._intake.run(lambda: is_chat(body))
-        prepared = await while_connected(request, self._prepared(chat, body, model, request))
-        engine, model = self._service.require()
-        return JsonResponse(self._explained(engine.world, prepared, model))
+        async with self._entrance.admitted(
+            request, body, lambda model: self._prepared(chat, body, model, request)
+        ) as (serving, prepared):
+            world, model = serving.engine.world, serving.model
+            asked = self._intake.unsubmitted(prepared, model)
+            return JsonResponse(explanation(world, asked, model.name, self._options.now_ms()))
 
     async def _prepared(
         self, chat: bool, body: bytes, model: ModelInfo, request: Request
@@ -81,131 +97,90 @@ class RetainedStates:
             return await self._intake.prepare_chat(body, model, scope_key(request))
         return await self._intake.prepare_plain(body, model, scope_key(request))
 
-    def _explained(
-        self, world: World, prepared: Prepared | PreparedPlain, model: ModelInfo
-    ) -> dict[str, object]:
-        asked = self._intake.unsubmitted(prepared, model)
-        found = look_up(world, asked)
-        reuse = reuse_of(world, asked, found)
-        parts = found.diverged_at is not None and found.lost_tokens > 0
-        junctions = (found.matched_tokens,) if parts else ()
-        cuts = (
-            world.policy.cuts(prepared.marks, asked.prompt_tokens, found.length, junctions)
-            if world.limits.reuse and asked.reuse
-            else ()
-        )
-        why = found.shortfall if isinstance(found, Match) else found.reason
-        return {
-            "object": "reuse.explanation",
-            "model": model.name,
-            "prompt_tokens": asked.prompt_tokens,
-            "recomputed_tokens": asked.prompt_tokens - found.length,
-            "ignis_reuse": reuse_object(reuse),
-            "state": found.retained.id if isinstance(found, Match) else None,
-            "why_not_more": why,
-            "lost_tokens": found.lost_tokens,
-            "would_keep": [{"tokens": cut.position, "kind": cut.kind} for cut in cuts],
-        }
-
     async def flush(self, request: Request) -> Response:
-        """Give up everything retained that can be, and say what that freed.
+        """Give up what is retained, in one tier or in all, and say what that freed.
 
         Raises:
             EngineFailure: the engine did not come to it.
         """
-        engine, _ = self._service.require()
-        told = engine.flush()
-        try:
-            async with asyncio.timeout(_FLUSH_S):
-                before, after = await told
-        except TimeoutError as error:
-            raise EngineFailure(
-                f"The engine did not flush within {_FLUSH_S:g} s; it may be stuck."
-            ) from error
-        return JsonResponse(_flushed(before, after, self._service.facts))
+        self._service.require()
+        body = await read_json_body(request, self._options)
+        tier = codec.decode(body, _FLUSH).tier if body.strip() else None
+        serving = self._service.require()
+        engine = serving.engine
+        flush = Flush(tier, *await _told(engine.flush(tier), "flush"))
+        await _settled(engine, flush)
+        return JsonResponse(flush.told(engine.world, serving.facts))
+
+    async def pin(self, request: Request) -> Response:
+        """Keep a state whatever comes."""
+        return await self._changed(request, pinned=True)
+
+    async def unpin(self, request: Request) -> Response:
+        """Let a state give way again, in every tier that has it."""
+        return await self._changed(request, pinned=False)
+
+    async def _changed(self, request: Request, *, pinned: bool) -> Response:
+        """Pin or unpin a state, and tell of it.
+
+        Raises:
+            StateNotFound: there is no such state.
+            PinsFull: enough is pinned where it lies.
+            EngineFailure: the engine did not come to it.
+        """
+        self._service.require()
+        state_id = codec.decode(await read_json_body(request, self._options), _PIN).id
+        serving = self._service.require()
+        world, refused = await _told(serving.engine.pin(state_id, pinned), "pin")
+        if refused is not None:
+            raise PinsFull(state_id, refused.tier, refused.unit, refused.wanted, refused.most)
+        told = _state(world, state_id, serving.facts, self._options.now_ms())
+        if told is None:
+            raise StateNotFound(state_id)
+        pins = pins_of(world, Tier(str(told["tier"])))
+        body = {"object": "reuse.pin", "pinned": pinned, "state": told, "pins": pins}
+        return JsonResponse(body)
 
 
-def _flushed(before: World, after: World, facts: Facts) -> dict[str, object]:
-    pages = after.pages.num_free - before.pages.num_free
-    slots = after.slots.num_free - before.slots.num_free
-    listed = _listed_pages(before)
-    shared = int(np.count_nonzero(after.pages.counts[listed] > 0))
-    freed = pages * facts.page_bytes + slots * facts.image_bytes
-    return {
-        "object": "reuse.flush",
-        "freed": {
-            "states": len(before.index) - len(after.index),
-            "pages": pages,
-            "slots": slots,
-            "bytes": freed,
-            "bytes_by_tier": {Tier.DEVICE.value: freed},
-        },
-        "kept": {
-            # Pages of discarded states that running requests read, and captures under way, whose
-            # states appear when they are written.
-            "pages_in_use": shared,
-            "captures_under_way": len(after.pending) + len(after.interrupted),
-        },
-    }
+async def _told(answer: "asyncio.Future[T]", what: str) -> T:
+    """What the engine answers at its next round."""
+    try:
+        async with asyncio.timeout(_TOLD_S):
+            return await answer
+    except TimeoutError as error:
+        raise EngineFailure(
+            f"The engine did not {what} within {_TOLD_S:g} s; it may be stuck."
+        ) from error
 
 
-def _state(
-    world: World, held: Retained, rank: Rank, facts: Facts, now_ms: float
-) -> dict[str, object]:
-    return {
-        "id": held.id,
-        "kind": held.kind,
-        "tokens": held.length,
-        "tier": Tier.DEVICE,
-        "slot": Place.HOST if world.slots.is_host(held.slot) else Place.DEVICE,
-        "bytes": len(held.table) * facts.page_bytes + facts.image_bytes,
-        "own_bytes": world.pages.num_sole(held.table) * facts.page_bytes + facts.image_bytes,
-        "rank": rank.name.lower(),
-        "superseded": held.superseded,
-        "class": held.cls,
-        "conversation": held.conversation,
-        "hits": held.hits,
-        "age_s": _seconds(now_ms - held.published_ms),
-        "idle_s": _seconds(now_ms - held.used_ms),
-    }
+async def _settled(engine: Engine, flush: Flush) -> None:
+    """Wait a little until all of a flush has gone."""
+    for _ in range(_MOST_LOOKS):
+        if flush.is_done(engine.world):
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
-def _totals(world: World, facts: Facts) -> dict[str, object]:
-    pages = len(_listed_pages(world))
-    num_slots, num_used = world.slots.num_slots, world.slots.num_used
-    images = len(world.index)
-    kinds = Counter(held.kind.value for held in world.index)
-    return {
-        "states": images,
-        "tokens": sum(held.length for held in world.index),
-        "by_kind": dict(sorted(kinds.items())),
-        "tiers": {
-            Tier.DEVICE.value: {
-                "states": images,
-                "pages": pages,
-                "bytes": pages * facts.page_bytes + images * facts.image_bytes,
-            }
-        },
-        "groups": {
-            "full": {"pages": pages, "bytes": pages * facts.page_bytes},
-            "linear": {"images": images, "bytes": images * facts.image_bytes},
-        },
-        "pages": {"total": world.pages.num_pages - 1, "free": world.pages.num_free},
-        "slots": {"total": num_slots, "used": num_used, **dict(_slots_by_place(world))},
-    }
+def _state(world: World, state_id: int, facts: Facts, now_ms: float) -> Told | None:
+    """A state as it is listed; None where there is none of that id."""
+    found = located(world, state_id)
+    if found is None:
+        return None
+    tier, one = found
+    if not isinstance(one, Retained):
+        assert world.tiers is not None
+        return state_below(world.tiers, tier, one, now_ms)
+    rank = next(rank for rank, held in victims(world, now_ms) if held.id == state_id)
+    return state_on_device(world, one, rank, facts, now_ms)
 
 
-def _slots_by_place(world: World) -> Iterator[tuple[str, dict[str, int]]]:
-    used = Counter(world.slots.is_host(slot) for slot, _ in world.slots.owned())
-    total = Counter(world.slots.is_host(slot) for slot in range(world.slots.num_slots))
-    for place, host in ((Place.DEVICE, False), (Place.HOST, True)):
-        yield place.value, {"total": total[host], "used": used[host]}
-
-
-def _listed_pages(world: World) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
-    """The pages that retained states list, each once."""
-    pages = {page for held in world.index for page in held.table}
-    return np.fromiter(pages, np.intp, len(pages))
+def _tier(request: Request) -> Tier | None:
+    text = request.query_params.get("tier")
+    if text is None:
+        return None
+    if text not in tuple(Tier):
+        raise RequestError(f"tier is {text[:40]!r}, but must be one of {', '.join(Tier)}.", "tier")
+    return Tier(text)
 
 
 def _limit(request: Request) -> int:
@@ -215,7 +190,3 @@ def _limit(request: Request) -> int:
             f"limit is {text[:40]!r}, but must be a number from 1 to {_MOST_LISTED}.", "limit"
         )
     return int(text)
-
-
-def _seconds(ms: float) -> float:
-    return round(max(ms, 0.0) / 1000, 3)

@@ -1,6 +1,6 @@
 """POST /v1/tokenize and /v1/detokenize: what a prompt is to the model, and back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,11 +15,10 @@ from ignisd.chat.policies import ChatPolicies
 from ignisd.chat.types import TokenArray
 from ignisd.errors import ContextLengthExceeded, RequestError
 from ignisd.http.answers import JsonResponse
-from ignisd.http.body import read_json_body, while_connected
+from ignisd.http.entrance import Entrance
 from ignisd.http.intake import Intake, check_model
 from ignisd.http.options import HttpOptions
 from ignisd.http.plain import parse_plain, tokens_of
-from ignisd.http.service import Service
 
 _ABSENT = Raw(b"null")
 _MOST_CONTEXTS = 4
@@ -48,25 +47,33 @@ _TOKENS = json.Decoder(WireTokens)
 class Tokens:
     """Answers questions about tokens; nothing of it reaches the engine."""
 
-    def __init__(self, service: Service, intake: Intake, options: HttpOptions) -> None:
-        self._service = service
+    def __init__(self, entrance: Entrance, intake: Intake, options: HttpOptions) -> None:
+        self._entrance = entrance
         self._intake = intake
         self._options = options
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a chat body or of a prompt, as a completion would read them."""
-        body = await read_json_body(request, self._options)
-        _, model = self._service.require()
         policies = self._options.chat
-        counting = self._intake.run(partial(_tokenize, body, model, policies))
-        return JsonResponse(await while_connected(request, counting))
+        return await self._told(
+            request, lambda body, model: partial(_tokenize, body, model, policies)
+        )
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens, special ones spelled out."""
-        body = await read_json_body(request, self._options)
-        _, model = self._service.require()
-        spelling = self._intake.run(partial(_detokenize, body, model))
-        return JsonResponse(await while_connected(request, spelling))
+        return await self._told(request, lambda body, model: partial(_detokenize, body, model))
+
+    async def _told(
+        self,
+        request: Request,
+        work: Callable[[bytes, ModelInfo], Callable[[], dict[str, object]]],
+    ) -> Response:
+        """The answer of some work on the body, in a thread, by the model that it is for."""
+        body = await self._entrance.read(request)
+        async with self._entrance.admitted(
+            request, body, lambda model: self._intake.run(work(body, model))
+        ) as (_, answer):
+            return JsonResponse(answer)
 
 
 def is_chat(body: bytes) -> bool:

@@ -194,9 +194,13 @@ class Tiered(Harness):
         self.world = flush(self.world)
         check_world(self.world)
 
+    def begin_to_write_out(self) -> None:
+        """From now on what is retained goes to files."""
+        self.world = draining(self.world)
+
     def write_out(self, most: int = 500) -> None:
         """End as the daemon does: what is retained goes to files."""
-        self.world = draining(self.world)
+        self.begin_to_write_out()
         self.until(lambda: not self.ended and is_written_out(self.world, self.now_ms), most)
 
     def assert_leak_free(self) -> None:

@@ -38,7 +38,7 @@ class Pins:
         return changed
 
     def note(self, world: World) -> None:
-        """What is pinned now was changed on purpose."""
+        """What is pinned now is as it should be."""
         self.known, self.lost = set(_pinned(world)), _accounted(world)
 
     def check(self, world: World) -> None:
@@ -51,18 +51,23 @@ class Pins:
 
 
 def _pinned(world: World) -> Iterator[bytes]:
-    """The tokens of what is pinned, in any tier or on the way there."""
+    """The tokens of what is pinned, in any tier or on the way there.
+
+    What was given up and waits for a move to end is gone already, and was counted then.
+    """
     tiers = world.tiers
     chains = [world.index.entries[held].chain for held in world.index.pinned]
     if tiers is not None:
-        chains += [one.chain for one in tiers.arena.index.pinned()]
-        chains += [one.chain for one in tiers.arena.pending.values() if one.pinned]
+        below = [*tiers.arena.index.pinned()]
+        below += [one for one in tiers.arena.pending.values() if one.pinned]
         if tiers.shelf is not None:
-            chains += [one.chain for one in tiers.shelf.index.pinned()]
+            below += tiers.shelf.index.pinned()
+        chains += [one.chain for one in below if one.id not in tiers.orphans]
     return (chain.salt + b"/" + chain.raw for chain in chains)
 
 
 def _accounted(world: World) -> int:
-    """Pins that ended by themselves, and bad files, which may have been those of pinned states."""
+    """Pins that ended by themselves; bad files and what was flushed, which may have been pinned."""
     counters = world.counters
-    return sum(counters.pins_ended.values()) + counters.file_faults[FileWork.READ]
+    ended = sum(counters.pins_ended.values())
+    return ended + counters.file_faults[FileWork.READ] + counters.flushed

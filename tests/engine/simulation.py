@@ -25,13 +25,13 @@ from ignisd.engine.types import (
     Started,
     Token,
 )
-from ignisd.engine.world import Limits, World, new_world
+from ignisd.engine.world import World, new_world
 from state.chain import chain_of, link_page
 from state.retention import RetentionPolicy
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 from tests.engine.sim_disk import random_files, random_tiers
 from tests.engine.sim_pins import Pins
-from tests.engine.traffic import Traffic, sampling_of
+from tests.engine.traffic import Traffic, random_limits, sampling_of
 from tests.fake_device import FakeDevice, cold_answer
 
 STOP_IDS = frozenset({3, 77, 200})
@@ -86,18 +86,7 @@ class Simulation:
         max_pages = 4 if tight else rng.choice((4, 8, 16))
         chunk = rng.choice((64, 128, 192, 256))
         device, host = rng.choice(((0, 0), (0, 2), (1, 2), (0, 5), (3, 9)))
-        limits = Limits(
-            num_lanes=rng.choice((3, 4) if tight else (1, 2, 3, 4)),
-            max_context=max_pages * PAGE_TOKENS,
-            chunk_tokens=chunk,
-            max_captures_per_chunk=rng.randint(1, 3),
-            decode_share=rng.choice((0, 25, 80)),
-            step_tokens=1 if tight else rng.choice((1, 64, 512)),
-            headroom_steps=0 if tight else rng.choice((0, 4)),
-            ageing_ms=rng.choice((50.0, 60_000.0)),
-            single_flight_tokens=rng.choice((64, 192, 512)),
-            reuse=rng.random() > 0.04,
-        )
+        limits = random_limits(rng, tight, max_pages, chunk)
         policy = RetentionPolicy(
             interval_tokens=rng.choice((0, 0, 64, 128)),
             min_interrupted_tokens=rng.choice((64, 192)),
@@ -127,8 +116,7 @@ class Simulation:
             self.world = replace(self.world, tiers=replace(tiers, shelf=shelf))
         self.commands: list[Command] = []
         self.link = _colliding if rng.random() < 0.2 else link_page
-        mixed = ((0, 1, 2, 6, 20, 70), (0, 1, 5, 12))
-        self.lengths = (60, 100) if tight else rng.choice(mixed)
+        self.lengths = (60, 100) if tight else rng.choice(((0, 1, 2, 6, 20, 70), (0, 1, 5, 12)))
         self.traffic = Traffic(rng, limits.max_context)
         self.clients: dict[int, Client] = {}
         self.under_way: list[object] = []
@@ -177,7 +165,6 @@ class Simulation:
             self._release()
         if rng.random() < 0.01:
             self.world = flush(self.world)
-            self.pins.note(self.world)
         self.world = self.pins.disturb(self.world)
         self._deliver()
 
@@ -384,7 +371,7 @@ class Simulation:
     def _settle(self) -> None:
         """Everything has ended; after a flush every page, slot and lane is back."""
         unheard = [key for key, client in self.clients.items() if client.finish is None]
-        assert not unheard, f"requests {unheard} never heard of their end"
+        assert not unheard, f"requests {unheard} never ended"
         assert not self.world.pending, f"{len(self.world.pending)} captures are left over"
         check_world(self.world)
         self._finish_files()
@@ -396,7 +383,7 @@ class Simulation:
         if empty.tiers is not None:
             arena = empty.tiers.arena
             assert arena.num_free == arena.num_cells, f"{arena.num_cells - arena.num_free} cells"
-        counters = self.world.counters
-        assert counters.submitted == sum(counters.finished.values()) == len(self.clients)
-        rows = sum(len(work.prefill.tokens) for work in self.device.rounds if work.prefill)
-        assert counters.computed_tokens == rows
+        told = self.world.counters
+        assert told.submitted == sum(told.finished.values()) == len(self.clients)
+        rows = sum(len(one.prefill.tokens) for one in self.device.rounds if one.prefill)
+        assert told.computed_tokens == rows

@@ -1,12 +1,13 @@
 """What an operator does to retained state: pins stay put in every tier, a flush leaves nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from ignisd.engine import control
 from ignisd.engine.stats import PinEnd
-from ignisd.engine.types import Tier
+from ignisd.engine.types import Phase, Tier
 from state.retained import Kind, Rank, Retained
 from state.retention import Marks
 from state.spec import Class
@@ -321,3 +322,22 @@ def test_what_the_tiers_gave_up_is_counted_by_tier_kind_and_use() -> None:
     assert {(tier, kind) for tier, kind, _ in gone} == {(Tier.KV_RAM, Kind.CHECKPOINT)}
     held = len(harness.world.index) + len(harness.arena.index)
     assert sum(gone.values()) == sum(counters.captured.values()) - held
+
+
+def test_what_a_flush_gave_up_is_found_by_nobody_while_something_still_reads_it() -> None:
+    harness = Tiered(num_cells=60, num_host_slots=1, num_lanes=2, single_flight_tokens=4096)
+    prompt, stored = demoted(harness, 1, 64 * 8 + 10)
+    slow = replace(harness.tiers.limits, window_bytes=3 * harness.arena.cell_bytes)
+    harness.change_tiers(limits=slow)
+    first = harness.submit([*prompt, 1])
+    harness.until_phase(Phase.RESTORING, first)
+    harness.flush()
+    assert stored.id in harness.tiers.orphans
+    assert stored.id in harness.arena.index
+    assert control.located(harness.world, stored.id) is None
+    second = harness.submit([*prompt, 2])
+    harness.drain()
+    assert harness.finishes[first].reuse.tier is Tier.KV_RAM
+    assert harness.finishes[second].reuse.tier is not Tier.KV_RAM
+    harness.assert_cold()
+    harness.assert_leak_free()

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 from ignisd.engine.types import SamplingParams
+from ignisd.engine.world import Limits
 from state.retention import Marks
 from state.spec import PAGE_TOKENS
 from tests.fake_device import VOCABULARY, cold_answer
@@ -92,3 +93,19 @@ class Traffic:
         return Prompt(
             tokens, Marks(within(marks.system_end), within(marks.turn_open), within(marks.opener))
         )
+
+
+def random_limits(rng: random.Random, tight: bool, max_pages: int, chunk: int) -> Limits:
+    """The bounds of a run; `tight` ones leave hardly a page to spare."""
+    return Limits(
+        num_lanes=rng.choice((3, 4) if tight else (1, 2, 3, 4)),
+        max_context=max_pages * PAGE_TOKENS,
+        chunk_tokens=chunk,
+        max_captures_per_chunk=rng.randint(1, 3),
+        decode_share=rng.choice((0, 25, 80)),
+        step_tokens=1 if tight else rng.choice((1, 64, 512)),
+        headroom_steps=0 if tight else rng.choice((0, 4)),
+        ageing_ms=rng.choice((50.0, 60_000.0)),
+        single_flight_tokens=rng.choice((64, 192, 512)),
+        reuse=rng.random() > 0.04,
+    )

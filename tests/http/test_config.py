@@ -9,7 +9,7 @@ from ignisd.http.app import build_app
 from ignisd.http.counters import HttpCounters
 from ignisd.http.keys import KeyRing
 from ignisd.http.options import HttpOptions
-from ignisd.http.service import Facts
+from ignisd.http.serving import Facts
 from ignisd.listen import http_options
 from ignisd.live import LiveSettings
 from ignisd.resolve import resolve
@@ -197,6 +197,6 @@ async def test_what_is_degraded_is_told_beside_200(monkeypatch):
             health = await client.get("/health")
             assert health.status_code == 200
             told = {"status": "ready", "exact": False, "degraded": degraded}
-            assert health.json() == told
+            assert health.json() == {**told, "notes": ["kv_ram_unlocked"]}
             body = (await client.get("/v1/config")).json()
             assert (body["exact"], body["degraded"]) == (False, degraded)

@@ -9,7 +9,8 @@ from ignisd.engine.types import Request, SamplingParams, Timings
 from ignisd.engine.world import Sequence, with_sequence
 from ignisd.http.counters import HttpCounters
 from ignisd.http.metrics import Metrics
-from ignisd.http.service import Facts, Service
+from ignisd.http.service import Service
+from ignisd.http.serving import Facts
 from state.chain import chain_of
 from state.retention import Marks
 from tests.chat.toy import toy_model
@@ -20,18 +21,16 @@ from tests.fakes import Script, ScriptedEngine, empty_world
 class Half(ScriptedEngine):
     """A quarter of its pages and three of its eight slots are in use."""
 
-    def stats(self):
-        return replace(super().stats(), num_pages_free=75, num_slots_free=5)
-
     @property
     def world(self):
-        """Ten of them are a running request's, one of which a retained state holds as well."""
+        """Ten pages are a running request's, one of which a retained state holds as well."""
         world = empty_world()
         pages, retained = world.pages.take(16)
         pages, mine = pages.share(retained[:1]).take(9)
         request = Request(1, "r", chain_of(words(640, 1)), Marks(), SamplingParams(), 8)
         seq = Sequence(request, 8, Timings(0.0), lane=0, table=(*retained[:1], *mine))
-        return with_sequence(replace(world, pages=pages), seq)
+        slots = replace(world.slots, owners=(1, 2, 3, *world.slots.owners[3:]))
+        return with_sequence(replace(world, pages=pages, slots=slots), seq)
 
     @world.setter
     def world(self, world):
@@ -81,7 +80,8 @@ def test_times_of_the_engine_and_discards_are_there_from_the_start():
         assert found[f"ignis_{name}_seconds_count",] == 0
         assert found[f"ignis_{name}_seconds_bucket", "+Inf"] == 0
     for use in ("used", "unused", "stranded"):
-        assert found["ignis_discards_total", use] == 0
+        for tier in ("device", "kv_ram", "kv_disk"):
+            assert found[("ignis_discards_total", *sorted(("checkpoint", tier, use)))] == 0
 
 
 def test_names_for_the_tools_of_others_are_there_when_asked_for():

@@ -28,7 +28,7 @@ async def test_health_follows_the_daemon():
     response = await get(rig, "/health")
     assert (response.status_code, response.json()) == (
         200,
-        {"status": "ready", "exact": True, "degraded": []},
+        {"status": "ready", "exact": True, "degraded": [], "notes": []},
     )
     rig.service.set_draining()
     assert (await get(rig, "/health")).json() == {"status": "draining"}
@@ -115,7 +115,7 @@ async def test_what_never_happened_is_exported_as_zero():
     for reason in FinishReason:
         assert samples["ignis_requests_finished_total", ("reason", reason.value)] == 0
     assert samples["ignis_misses_total", ("reason", "corrupt")] == 0
-    assert samples["ignis_hits_total", ("kind", "checkpoint")] == 0
+    assert samples["ignis_hits_total", ("kind", "checkpoint"), ("tier", "kv_disk")] == 0
     assert samples["ignis_prompt_tokens_total", ("source", "device")] == 0
 
 

@@ -3,7 +3,6 @@
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,9 @@ from ignisd.engine.rates import Rates
 from ignisd.engine.tier_plan import TierSizes
 from ignisd.errors import ConfigError
 from state.tiers.condition import Condition
+from state.tiers.disk import Disk
 from state.tiers.memory import HostArena
-from state.tiers.scan import directory_of
+from state.tiers.scan import directory_of, hold
 from tests.state.tiers.disk_cases import SMALL, case_of, write
 from tests.state.tiers.faulty_disk import FaultyDisk
 from tests.state.tiers.plain_tier import plain
@@ -25,7 +25,9 @@ NUM_CELLS = 4096
 
 
 def below(root: Path, ceiling_bytes: int = CEILING_BYTES) -> Below:
-    """A tier of small cells over a folder."""
+    """A tier of small cells over a folder, which is taken."""
+    lock = hold(Disk(), root)
+    assert lock is not None
     sizes = TierSizes(
         num_cells=NUM_CELLS,
         image_cells=SMALL.image_cells,
@@ -38,7 +40,7 @@ def below(root: Path, ceiling_bytes: int = CEILING_BYTES) -> Below:
     return Below(
         sizes=sizes,
         arena=HostArena.reserve(NUM_CELLS, SMALL.cell_bytes),
-        disk=DiskPlan(root, ceiling_bytes, None, True, 0),
+        disk=DiskPlan(root, lock, ceiling_bytes, None, True, 0),
         token_bytes=1,
         window_bytes=SMALL.cell_bytes,
         ram_floor_tokens=64,
@@ -128,11 +130,6 @@ def test_a_folder_that_cannot_be_used_is_refused_and_given_back(
     where = below(tmp_path)
     with pytest.raises(ConfigError, match="cannot be used"):
         opened(where, monkeypatch, FaultyDisk(always={"entries": errno.EIO}))
-    tier = opened(where, monkeypatch, FaultyDisk())
-
-    def second() -> Any:
-        return opened(where, monkeypatch, FaultyDisk())
-
-    with pytest.raises(ConfigError, match="belongs to another ignisd"):
-        second()
-    closed(tier, where)
+    assert hold(Disk(), tmp_path) is None, "another process could have it meanwhile"
+    closed(opened(where, monkeypatch, FaultyDisk()), where)
+    below(tmp_path).close()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from ignisd import daemon
-from ignisd.below import Below, measured, reserve, shown_floor
+from ignisd.below import Below, measured, reserve
 from ignisd.engine import rates
-from ignisd.engine.rates import NEVER_TOKENS, Rates, Stopwatch
+from ignisd.engine.rates import Rates, Stopwatch
+from ignisd.engine.tiers import NEVER_TOKENS, shown_floor
 from ignisd.errors import ConfigError
 from ignisd.load import Loaded, _shape, load_model
 from ignisd.planning import Machine, Planned, plan_model, this_machine
@@ -131,7 +132,7 @@ def test_the_start_says_what_is_retained_where_and_from_when_it_comes_back(load:
 
 
 def test_the_control_plane_is_told_too(load: Load) -> None:
-    facts, below = daemon._facts(load.model), load.model.below
+    facts, below = load.model.facts, load.model.below
     assert ("kv_ram", "host", load.model.plan.line_bytes("kv_ram")) in facts.memory
     assert facts.settled["reuse.kv-host-pool-bytes"] == load.model.plan.line_bytes("kv_ram")
     assert facts.settled["reuse.window-bytes"] == below.window_bytes
@@ -153,13 +154,40 @@ def test_the_control_plane_is_told_too(load: Load) -> None:
 def test_a_folder_that_another_has_is_refused_in_words(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although that shows only when the model is loaded, and much views the arena by then."""
+    """Before anything is loaded."""
     plan = load.model.below.disk
     assert plan is not None
     settings = replace(SMALL, kv_disk_bytes=64 * MIB, kv_disk_path=plan.root)
     monkeypatch.setattr("ignisd.load._keep_compiled", lambda folder: None)
+    monkeypatch.setattr("ignisd.load.load", lambda *args: pytest.fail("weights were read"))
     with pytest.raises(ConfigError, match="belongs to another ignisd"):
         load_model(settings, {}, lambda: datetime.now(UTC), lambda done: None)
+
+
+def test_what_fails_while_much_views_the_arena_gives_it_back(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder of files too: the model that is loaded again after a switch needs it."""
+    kept: list[HostArena] = []
+    real = HostArena.reserve
+
+    def remembered(*sizes: Any) -> HostArena:
+        kept.append(real(*sizes))
+        return kept[-1]
+
+    def torn(below: Below, *args: object) -> None:
+        view = below.rows
+        assert view is not None
+        raise ConfigError("the files are torn")
+
+    settings = replace(SMALL, kv_disk_bytes=64 * MIB, kv_disk_path=tmp_path)
+    monkeypatch.setattr(HostArena, "reserve", remembered)
+    monkeypatch.setattr("ignisd.load.open_disk", torn)
+    monkeypatch.setattr("ignisd.load._keep_compiled", lambda folder: None)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="files are torn"):
+            load_model(settings, {}, lambda: datetime.now(UTC), lambda done: None)
+    assert [np.size(arena.rows) for arena in kept] == [0, 0]
 
 
 def test_the_arena_goes_back_once_nobody_views_it(load: Load) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ignisd.engine import probe
 from ignisd.engine.programs import empty_device
 from ignisd.engine.rates import (
-    NEVER_TOKENS,
     Rates,
     Stopwatch,
     Timed,
@@ -21,6 +20,7 @@ from ignisd.engine.rates import (
     one_after_the_other,
 )
 from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.tiers import NEVER_TOKENS
 from ignisd.engine.types import Round
 from state.spec import PAGE_TOKENS
 from state.tiers.memory import HostArena
