@@ -4,11 +4,12 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from mmap import mmap
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from state.tiers.memory import map_block
 
 CALL_BYTES = 8 << 20
 """Of one system call; larger ones were no faster."""
@@ -24,8 +25,8 @@ def took_s(call: Callable[[], object]) -> float:
 
 
 def block(num_bytes: int) -> Bytes:
-    """Memory from the start of a page, all of it written once."""
-    made = np.frombuffer(mmap(-1, max(num_bytes, 1)), np.uint8)
+    """Memory of the same kind as the arena's, all of it written once."""
+    _, made = map_block(num_bytes)
     made[:] = 1
     return made
 

@@ -32,6 +32,11 @@ class Lanes(Protocol):
         """Their bytes."""
         ...
 
+    @property
+    def window_is_least(self) -> bool:
+        """Whether a smaller window is never chosen."""
+        ...
+
     def read_lanes(self) -> None:
         """Every lane reads a prompt of its own, and has its first token."""
         ...
@@ -48,10 +53,12 @@ class Rows:
         self._bench = bench
         alone = Move("decode, steps in a row", 0)
         moved = bench.window_bytes
+        # No window is chosen smaller than an image, however short the steps of a small model are.
+        least = None if bench.window_is_least else 1 - MOST_SLOWER
         self._ways = {
             "alone": alone,
-            "down": Move("decode beside a window down", moved, alone.name, 1 - MOST_SLOWER),
-            "up": Move("decode beside a window up", moved, alone.name, 1 - MOST_SLOWER),
+            "down": Move("decode beside a window down", moved, alone.name, least),
+            "up": Move("decode beside a window up", moved, alone.name, least),
         }
         self._steps = 0
         self._window = 0

@@ -34,6 +34,7 @@ from state.tiers.stored import Stored
 _SEED = 20_261_130
 _GREEDY = SamplingParams(temperature=0.0)
 _FINGERPRINT = Fingerprint.of(bench="tiers")
+_SIDE_BY_SIDE, _SCATTERED = "side by side", "scattered"
 _COPIES = "memcpy"
 _DIRECT = "plain direct I/O"
 _CACHED = "plain I/O, synced"
@@ -178,6 +179,11 @@ class TierBench:
         return self.window_pages * self._sizes.cell_bytes
 
     @property
+    def window_is_least(self) -> bool:
+        """Whether a smaller window is never chosen."""
+        return self._sizes.window_measured and self._window_pages <= self._sizes.image_cells
+
+    @property
     def _state_bytes(self) -> int:
         return len(self._places.pages) * self._sizes.cell_bytes
 
@@ -203,12 +209,14 @@ class TierBench:
 
     def _page_steps(self) -> Iterator["_Step"]:
         """A state's pages at once, and a sequence evicted and resumed a window a round."""
-        places, copy = self._places, _copying(self._state_bytes)
-        down = Round(0, lowers=(Lower(0, places.pages, places.cells),))
-        up = Round(0, raises=(Raise(0, places.cells, places.pages),))
-        for name, work in (("device to kv_ram", down), ("kv_ram to device", up)):
-            move = Move(name, self._state_bytes, _COPIES, LEAST_SHARE)
-            yield move, lambda work=work: self.run([work]), copy  # type: ignore[misc]
+        copy = _copying(self._state_bytes)
+        for where, least in ((_SIDE_BY_SIDE, LEAST_SHARE), (_SCATTERED, None)):
+            pages, cells = self._lying(where)
+            down = Round(0, lowers=(Lower(0, pages, cells),))
+            up = Round(0, raises=(Raise(0, cells, pages),))
+            for name, work in (("device to kv_ram", down), ("kv_ram to device", up)):
+                move = Move(f"{name}, {where}", self._state_bytes, _COPIES, least)
+                yield move, lambda work=work: self.run([work]), copy  # type: ignore[misc]
         twice = _copying(2 * self._state_bytes)
         move = Move("evict and resume in windows", 2 * self._state_bytes, _COPIES)
         yield move, lambda: self.run([*self._evicting(), *self._resuming()]), twice
@@ -218,15 +226,12 @@ class TierBench:
         places = self._places
         plain.write()
         against = _DIRECT if plain.direct else _CACHED
-        side_by_side = tuple(sorted((*places.cells, *places.other_cells)))[: len(places.pages)]
-        for name, cells, least in (
-            ("side by side", side_by_side, LEAST_SHARE),
-            ("scattered", places.cells, None),
-        ):
+        for where, least in ((_SIDE_BY_SIDE, LEAST_SHARE), (_SCATTERED, None)):
+            _, cells = self._lying(where)
             put, get = self._filing(places.image_cells + cells)
-            move = Move(f"kv_ram to kv_disk, {name}", self._file_bytes, against, least)
+            move = Move(f"kv_ram to kv_disk, {where}", self._file_bytes, against, least)
             yield move, put, plain.write
-            move = Move(f"kv_disk to kv_ram, {name}", self._file_bytes, against, least)
+            move = Move(f"kv_disk to kv_ram, {where}", self._file_bytes, against, least)
             yield move, get, plain.read
         copy = _copying(self._state_bytes)
 
@@ -244,6 +249,14 @@ class TierBench:
             up,
             plain_up,
         )
+
+    def _lying(self, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Pages and cells of the state: as the ledgers hand them out, or in no order."""
+        places = self._places
+        if where == _SCATTERED:
+            return places.pages, places.cells
+        cells = sorted((*places.cells, *places.other_cells))
+        return tuple(sorted(places.pages)), tuple(cells[: len(places.pages)])
 
     def _slots_by_name(self) -> Iterator[tuple[str, int]]:
         """The first slot of each kind that there is."""

@@ -9,6 +9,7 @@ and reaches its cells when the round is fetched.
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import jax
@@ -100,45 +101,101 @@ class CellStore:
 class SharedPages:
     """Pages of a device whose memory is the host's.
 
-    Both ways one copy a leaf and page, on the calling thread, once the pool is at rest. Up, the
-    pool's buffers are written in place: nobody else holds them, and the next program that reads
-    them is dispatched by the same thread.
+    Both ways one copy a leaf and stretch of neighbours, on the calling thread, once the pool is at
+    rest. Up, the pool's buffers are written in place: nobody else holds them, and the next program
+    that reads them is dispatched by the same thread.
     """
 
     def __init__(self, device: DeviceState, rows: Rows) -> None:
         self._device = device
         self._rows = rows
+        self._flat = rows.reshape(-1).data
+        self._leaves: list[_Leaf] = []
 
     def lower(self, pages: Sequence[int], cells: Sequence[int]) -> None:
         """Copy pages down; they lie in their cells at once."""
-        leaves = list(_leaves(self._device.pool))
-        for page, cell in zip(pages, cells, strict=True):
-            row, at = self._rows[cell], 0
+        rows, flat, width = self._rows, self._flat, self._rows.shape[1]
+        leaves = self._at_rest()
+        for page, cell, count in stretches(pages, cells):
             for leaf in leaves:
-                size = leaf.shape[1]
-                row[at : at + size] = leaf[page]
-                at += size
+                if count == 1:
+                    there = leaf.size * page
+                    here = width * cell + leaf.at
+                    flat[here : here + leaf.size] = leaf.flat[there : there + leaf.size]
+                else:
+                    part = rows[cell : cell + count, leaf.at : leaf.at + leaf.size]
+                    part[...] = leaf.rows[page : page + count]
 
     def lift(self, cells: Sequence[int], pages: Sequence[int]) -> None:
         """Copy cells up."""
-        leaves = list(_leaves(self._device.pool))
-        for cell, page in zip(cells, pages, strict=True):
-            row, at = self._rows[cell], 0
+        rows, flat, width = self._rows, self._flat, self._rows.shape[1]
+        leaves = self._at_rest()
+        for page, cell, count in stretches(pages, cells):
             for leaf in leaves:
-                size = leaf.shape[1]
-                leaf[page] = row[at : at + size]
-                at += size
+                if count == 1:
+                    there = leaf.size * page
+                    here = width * cell + leaf.at
+                    leaf.flat[there : there + leaf.size] = flat[here : here + leaf.size]
+                else:
+                    part = rows[cell : cell + count, leaf.at : leaf.at + leaf.size]
+                    leaf.rows[page : page + count] = part
 
     def settle(self) -> None:
         """Nothing waits."""
 
+    def _at_rest(self) -> "list[_Leaf]":
+        """Views of the pool's buffers, once nothing computes with them.
 
-def _leaves(pool: KvPool) -> Iterator[Rows]:
-    """[pages, bytes] views of the pool's buffers, in the order of a cell: k0, v0, k1, v1 …"""
-    for leaf in in_cell_order(pool):
-        ready = leaf.block_until_ready()
-        buffer = (ctypes.c_uint8 * ready.nbytes).from_address(ready.unsafe_buffer_pointer())
-        yield np.ctypeslib.as_array(buffer).reshape(ready.shape[0], -1)
+        A program gives its pool back in the buffers that it took, so views made once mostly serve.
+        """
+        pool = [leaf.block_until_ready() for leaf in in_cell_order(self._device.pool)]
+        addresses = [leaf.unsafe_buffer_pointer() for leaf in pool]
+        if addresses != [leaf.address for leaf in self._leaves]:
+            self._leaves = list(_viewed(pool, addresses))
+        return self._leaves
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A leaf of the pool.
+
+    Args:
+        address: of its buffer.
+        rows, flat: views of that: [pages, size], and all of it in one. A copy of one small page
+            costs half as much through the latter.
+        at, size: where its part of a cell begins, and its bytes.
+    """
+
+    address: int
+    rows: Rows
+    flat: memoryview
+    at: int
+    size: int
+
+
+def stretches(pages: Sequence[int], cells: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Pages that follow one another and whose cells do too: the first of each, and how many."""
+    first_page, first_cell, count = 0, 0, 0
+    for page, cell in zip(pages, cells, strict=True):
+        if count and page == first_page + count and cell == first_cell + count:
+            count += 1
+            continue
+        if count:
+            yield first_page, first_cell, count
+        first_page, first_cell, count = page, cell, 1
+    if count:
+        yield first_page, first_cell, count
+
+
+def _viewed(pool: list[jax.Array], addresses: list[int]) -> Iterator[_Leaf]:
+    """Views of the buffers of a pool's leaves, in the order of a cell: k0, v0, k1, v1 …"""
+    at = 0
+    for leaf, address in zip(pool, addresses, strict=True):
+        buffer = (ctypes.c_uint8 * leaf.nbytes).from_address(address)
+        flat = np.ctypeslib.as_array(buffer)
+        rows = flat.reshape(leaf.shape[0], -1)
+        yield _Leaf(address, rows, flat.data, at, rows.shape[1])
+        at += rows.shape[1]
 
 
 def in_cell_order(pool: KvPool) -> Iterator[jax.Array]:

@@ -242,7 +242,8 @@ class _Trial:
 
     def _copied(self, what: Timed, pages: int) -> float:
         for _ in range(_REPEATS):
-            self._watch.time(what, pages, partial(run_rounds, self._runner, [self._round(what, pages)]))
+            copying = [self._round(what, pages)]
+            self._watch.time(what, pages, partial(run_rounds, self._runner, copying))
         return self._watch.best_ms[what, pages]
 
     def _clear(self) -> None:

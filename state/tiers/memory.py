@@ -6,9 +6,13 @@ import mmap
 import os
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
+
+HUGE_BYTES = 2 << 20
+"""A huge page; memory begins on one, or the system could not use them."""
 
 Lock = Callable[[int, int], int]
 """Locks so many bytes at an address; 0, or the number of the error."""
@@ -34,6 +38,26 @@ def lock_pages(address: int, num_bytes: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     refused = libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(num_bytes))
     return ctypes.get_errno() if refused else 0
+
+
+def map_block(num_bytes: int) -> tuple[mmap.mmap, npt.NDArray[np.uint8]]:
+    """Memory of its own, in huge pages where the system gives these.
+
+    A disk reads into huge pages more than twice as fast: what it is handed are few large pieces.
+
+    Returns:
+        the mapping, and so many bytes of it, not one of which was touched.
+
+    Raises:
+        OSError, OverflowError: the system does not give so much.
+    """
+    spare = HUGE_BYTES if num_bytes >= HUGE_BYTES else 0
+    block = mmap.mmap(-1, num_bytes + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a system without huge pages serves too
+        block.madvise(mmap.MADV_HUGEPAGE)
+    flat = np.frombuffer(block, np.uint8)
+    first = -int(flat.ctypes.data) % HUGE_BYTES if spare else 0
+    return block, flat[first : first + num_bytes]
 
 
 class HostArena:
@@ -68,10 +92,9 @@ class HostArena:
         assert cell_bytes > 0, f"cells of {cell_bytes} bytes"
         num_bytes = num_cells * cell_bytes
         try:
-            block = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            block, flat = map_block(num_bytes)
         except (OSError, OverflowError) as error:
             raise ArenaRefused(num_bytes, str(error)) from error
-        flat = np.frombuffer(block, np.uint8)
         refused = _lock(lock, int(flat.ctypes.data), num_bytes)
         if refused:
             flat[:: mmap.PAGESIZE] = 0

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ignisd.engine.cells import CellStore, PageCopier, SharedPages, StagedPages, in_cell_order
+from ignisd.engine.cells import (
+    CellStore,
+    PageCopier,
+    SharedPages,
+    StagedPages,
+    in_cell_order,
+    stretches,
+)
 from state.device import KvPool, empty_state
 from state.spec import KvFormat, StateSpec
 from state.windows import gather_pages, put_pages
@@ -81,6 +88,42 @@ def test_pages_go_down_and_come_up_elsewhere(kind: str) -> None:
     wanted = {11: before[7], 5: before[1], 4: before[2]}
     zeros = bytes(len(before[0]))
     assert after == [wanted.get(page, zeros) for page in range(1, NUM_PAGES)]
+
+
+@pytest.mark.parametrize("kind", ["shared", "staged"])
+def test_neighbours_go_down_and_come_up_together(kind: str) -> None:
+    """Stretches of several lengths, some of which are neighbours on one side only."""
+    device, cells = setup(kind)
+    before = [page_bytes(device.pool, page) for page in range(NUM_PAGES)]
+    pages, chosen = (4, 5, 6, 1, 2, 9, 8, 11), (0, 1, 2, 3, 5, 6, 7, 8)
+    cells.pages.lower(pages, chosen)
+    cells.settle()
+    assert [cells.rows[cell].tobytes() for cell in chosen] == [before[page] for page in pages]
+    device.pool = random_pool(SPEC, 2)  # other buffers than those that were seen before
+    cells.pages.lift((0, 1, 2, 5, 7, 8), (7, 8, 9, 1, 2, 3))
+    lifted = {7: 4, 8: 5, 9: 6, 1: 2, 2: 8, 3: 11}
+    for page, source in lifted.items():
+        assert page_bytes(device.pool, page) == before[source], page
+    untouched = random_pool(SPEC, 2)
+    for page in {*range(1, NUM_PAGES)} - {*lifted}:
+        assert page_bytes(device.pool, page) == page_bytes(untouched, page), page
+
+
+@pytest.mark.parametrize(
+    ("pages", "cells", "found"),
+    [
+        ((), (), []),
+        ((5,), (2,), [(5, 2, 1)]),
+        ((5, 6, 7), (2, 3, 4), [(5, 2, 3)]),
+        ((5, 6, 7), (2, 3, 5), [(5, 2, 2), (7, 5, 1)]),
+        ((5, 7, 8), (2, 3, 4), [(5, 2, 1), (7, 3, 2)]),
+        ((7, 6, 5), (4, 3, 2), [(7, 4, 1), (6, 3, 1), (5, 2, 1)]),
+    ],
+)
+def test_stretches_are_neighbours_on_both_sides(
+    pages: tuple[int, ...], cells: tuple[int, ...], found: list[tuple[int, int, int]]
+) -> None:
+    assert list(stretches(pages, cells)) == found
 
 
 @pytest.mark.parametrize("kind", ["shared", "staged"])
