@@ -42,6 +42,15 @@ def test_reuse_on_the_embedded_model():
 
 
 @pytest.mark.slow
+def test_reuse_with_a_disk_below(tmp_path: Path):
+    tiers = ["--reuse-kv-host-pool-bytes", "2M", "--reuse-retained-host", "2"]
+    disk = ["--kv-disk-bytes", "64M", "--kv-disk-path", str(tmp_path)]
+    done = bench("reuse", *SIZES, "--json", "--check", *tiers, *disk)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("*.state"))
+
+
+@pytest.mark.slow
 def test_speed_on_the_embedded_model_and_a_prompt_that_does_not_fit():
     done = bench("prefill", "--prefill", "300x1,100x2")
     assert done.returncode == 0, done.stderr

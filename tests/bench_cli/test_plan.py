@@ -51,7 +51,7 @@ def test_servers_with_fields_of_their_own():
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ([], "what is to be measured? Say prefill, decode, reuse, compare"),
+        ([], "what is to be measured? Say prefill, decode, reuse, compare, tiers"),
         (["--reps", "2"], "what is to be measured?"),
         (["speed"], "invalid choice: 'speed'"),
         (["reuse", "--reps", "x"], "--reps: wanted a number, had x"),
@@ -66,6 +66,8 @@ def test_servers_with_fields_of_their_own():
         (["reuse", "--tolerate", "a"], "--tolerate a is no target"),
         (["compare", "--url", "a=b"], "wanted two targets, had one, a;"),
         (["compare"], "wanted two targets, had one, ignisd;"),
+        (["tiers", "--url", "a=b"], "cannot be measured behind --url"),
+        (["tiers", "--own", "--kv-disk-path", "/absent/x"], "--kv-disk-path cannot be used"),
         (["decode", "--decode", "64x"], "64x is not TOKENSxLANES"),
         (["decode", "--decode", "64x0"], "64x0 is not TOKENSxLANES"),
         (["reuse", "--json", "/absent/x"], "--json /absent/x cannot be written: No such file"),
