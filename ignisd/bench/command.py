@@ -107,8 +107,8 @@ def _run_tiers(
     facts["load_1m_after"] = machine_block()["load_1m"]
     _write(plan, [facts, *map(report.move_record, moves)], out)
     if plan.json_path != STDOUT:
-        state = f"a state of {facts['state_tokens']} tokens in pages of {facts['page_bytes']} bytes"
-        out.write(f"{_machine(facts)}\n{state}\n\n{report.tier_table(moves)}\n")
+        told = f"a state of {facts['state_tokens']} tokens in pages of {facts['page_bytes']} bytes"
+        out.write(f"{_machine(facts)}\n{told}\n\n{report.tier_table(moves)}\n")
     failed = [move for move in moves if not move.holds]
     for move in failed:
         _say(

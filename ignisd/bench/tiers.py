@@ -90,27 +90,27 @@ class TierBench:
         each = min(limits.max_context, LANE_TOKENS + ROW_TOKENS) // PAGE_TOKENS
         each = min(each, pages // (2 * limits.num_lanes))
         image = self._sizes.image_cells
-        state = min(
+        length = min(
             limits.max_context // PAGE_TOKENS,
             pages - each * limits.num_lanes,
             (self._sizes.num_cells - 2 * image) // 2,
         )
-        if state < 1 or each * PAGE_TOKENS <= LANE_TOKENS:
+        if length < 1 or each * PAGE_TOKENS <= LANE_TOKENS:
             raise BenchError(
                 f"{pages} pages and {self._sizes.num_cells} cells leave no room for a state; raise "
                 "--vram-kv-pool-bytes or --reuse-kv-host-pool-bytes"
             )
-        cells = self._rng.permutation(2 * state).tolist()
+        cells = self._rng.permutation(2 * length).tolist()
         first = 1 + each * limits.num_lanes
-        images = range(2 * state, 2 * (state + image))
+        images = range(2 * length, 2 * (length + image))
         return Places(
             lanes=tuple(
                 tuple(range(1 + lane * each, 1 + (lane + 1) * each))
                 for lane in range(limits.num_lanes)
             ),
-            pages=tuple((first + self._rng.permutation(state)).tolist()),
-            cells=tuple(cells[:state]),
-            other_cells=tuple(cells[state:]),
+            pages=tuple((first + self._rng.permutation(length)).tolist()),
+            cells=tuple(cells[:length]),
+            other_cells=tuple(cells[length:]),
             image_cells=tuple(images[:image]),
             other_image_cells=tuple(images[image:]),
         )
