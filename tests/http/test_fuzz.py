@@ -169,3 +169,15 @@ async def test_any_change_of_settings_is_answered_and_by_no_bug(seed):
             if answer.status_code == 400:
                 assert live.resolved == before
             assert replace(live.settings) == live.settings  # it could have been started with
+
+
+async def test_any_switch_is_answered_and_by_no_bug():
+    rig, chance, statuses = make_rig(), random.Random(1), set()
+    async with rig.client() as client:
+        for _ in range(200):
+            sent = mutated(chance, {"model": chance.choice([rig.model.name, "x" * 5000])})
+            answer = await client.post("/v1/models/switch", json=sent)
+            check(answer, sent)
+            statuses.add(answer.status_code)
+    assert statuses == {200, 400, 404}
+    assert rig.service.num_waiting == 0
