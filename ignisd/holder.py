@@ -154,6 +154,12 @@ class Holder:
         """Whether no model is to be loaded any more."""
         return self.stopping.is_set() or self.died.done()
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody prepares a request for the model, or it answers one."""
+        held = self.held
+        return held is not None and bool(held.serving.num_claims or held.engine.world.sequences)
+
     async def check(self, choice: Choice) -> "asyncio.Future[None]":
         """The end of finding out whether a model could be loaded."""
         return await self._in_thread(partial(self._loader.check, choice.settings), reads=True)

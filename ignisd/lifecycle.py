@@ -218,11 +218,10 @@ class Lifecycle:
                 async with asyncio.timeout(min(_WATCH_S, (limit_s or _WATCH_S) / 4)):
                     await self._adjusted.wait()
             self._adjusted.clear()
-            held, now_s = self._holder.held, self._clock_s()
-            if held is None or self._change is not None:
+            now_s = self._clock_s()
+            if self._holder.held is None or self._change is not None:
                 continue
-            busy = held.serving.num_claims or held.engine.world.sequences
-            if busy or entered != self._service.num_entered:
+            if self._holder.busy or entered != self._service.num_entered:
                 entered, since_s = self._service.num_entered, now_s
             elif limit_s is not None and now_s - since_s >= limit_s:
                 self._begin(self._unload(), self._holder.last.known)

@@ -306,3 +306,9 @@ def nothing_bounds_the_files() -> Plant:
         return real(replace(self, ceiling_bytes=1 << 60), *args)
 
     return patch.object(Shelf, "plan", plan)
+
+
+@mutant
+def a_second_copy_is_made_in_advance() -> Plant:
+    """A large state that has gone down stays on the device as well."""
+    return patch.object(scheduler, "landed_ahead", lambda world, one: world)

@@ -21,15 +21,24 @@ from tests import (
     faults_evicted,
     faults_found,
     faults_http,
+    faults_lifecycle,
     faults_plan,
     faults_restart,
     faults_reuse,
     faults_tiers,
 )
 from tests.cases.collect import scenarios
-from tests.engine import test_control, test_reuse, test_scheduler, test_totals
+from tests.engine import (
+    test_ahead,
+    test_control,
+    test_reuse,
+    test_scheduler,
+    test_tiers,
+    test_totals,
+)
 from tests.engine.simulation import Simulation
 from tests.http import test_control_stories
+from tests.lifecycle import test_rest, test_switch
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
@@ -55,6 +64,7 @@ FAULTS = (
     faults_evicted,
     faults_found,
     faults_http,
+    faults_lifecycle,
     faults_plan,
     faults_restart,
     faults_reuse,
@@ -64,6 +74,10 @@ OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
     faults_control.__name__: (test_control, test_totals, test_control_stories),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
+    faults_evicted.__name__: (test_tiers, test_ahead),
+    faults_found.__name__: (test_tiers, test_ahead),
+    faults_tiers.__name__: (test_tiers, test_ahead),
+    faults_lifecycle.__name__: (test_switch, test_rest),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""

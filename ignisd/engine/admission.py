@@ -52,6 +52,9 @@ def admit_all(
         if seq.phase is Phase.EVICTED:
             resumed = _resume(world, seq, lane, now_ms)
             if resumed is None:
+                wanted = entry_pages(world, seq) + headroom_pages(world, seq, now_ms)
+                if gainable(world) < wanted:
+                    world = evict_for_entry(world, seq, wanted, now_ms)
                 break
             world = resumed
             continue

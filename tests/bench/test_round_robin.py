@@ -9,8 +9,10 @@ from tests.bench.round_robin import Levels, Row, report, run
 from tests.bench.talks import AnswerError, Ask, Told
 
 CACHE = ("--check", "on", "--compile-cache-dir", str(Path.cwd() / ".pytest_cache" / "ignisd"))
-SMALL = ("--reuse-kv-host-pool-bytes", "4M", "--reuse-retained-host", "3")
-SMALL = (*SMALL, "--reuse-window-bytes", "3M")
+SMALL = (
+    *("--reuse-kv-host-pool-bytes", "4M", "--reuse-window-bytes", "3M"),
+    *("--reuse-retained-host", "3"),
+)
 
 
 def test_each_tier_gives_back_what_was_left_to_it(tmp_path: Path) -> None:

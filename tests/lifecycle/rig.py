@@ -38,7 +38,7 @@ from tests.chat.toy import toy_model
 from tests.fake_device import FakeDevice
 
 NAMES = ("a", "b", "c")
-WAIT_S = 20.0
+WAIT_S = 10.0
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hello"}
 BYTES = 256
@@ -260,11 +260,12 @@ class Rig:
         return float(found.split()[-1])
 
     def is_clean(self) -> bool:
-        """Whether nobody waits, nothing is claimed and nothing runs."""
+        """Whether nobody waits, nothing is claimed, nothing runs and no model comes."""
         engine, serving = self.service.engine, self.service._serving
         claims = 0 if serving is None else serving.num_claims
         sequences = {} if engine is None else engine.world.sequences
-        return not (self.service.num_waiting or claims or sequences)
+        waits = self.service.num_waiting or self.lifecycle._change is not None
+        return not (waits or claims or sequences)
 
 
 async def until(condition: Callable[[], object]) -> None:

