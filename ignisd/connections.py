@@ -238,10 +238,14 @@ class Connection(TCPServer):
     """Time between two probes."""
     old_client_s = 1.0
     """How long a client that cannot be probed is answered after the end of what it sent."""
+    _ended = False
 
     async def protocol_send(self, event: Event) -> None:
-        """Sends what the protocol says; an idle connection at its end starts no timer."""
-        if isinstance(event, Updated) and self.reader.at_eof():
+        """Sends what the protocol says; an idle connection at its end starts no timer.
+
+        The end may have come first, where an answer notices late that its reader has left.
+        """
+        if isinstance(event, Updated) and (self._ended or self.reader.at_eof()):
             await self.idle_task.stop()
         elif isinstance(event, RawData):
             await self._send_bytes(event)
@@ -268,6 +272,7 @@ class Connection(TCPServer):
                 await self.protocol.handle(RawData(data))
         if not left:
             await self._answer_on()
+        self._ended = True  # a reset is no end of what is read
         await self.protocol.handle(Closed())
         await self.idle_task.stop()
 

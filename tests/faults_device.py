@@ -8,6 +8,8 @@ import jax
 import numpy as np
 
 from ignisd.engine import runner
+from ignisd.engine.cells import CellStore
+from ignisd.engine.image_store import ImageStore
 from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.types import LaneStart
 from ignisd.model.forward import Chunk
@@ -58,3 +60,29 @@ def lane_not_cleared() -> Plant:
         assert self.device.bank is bank
 
     return patch.object(DeviceRunner, "_start", start)
+
+
+@mutant
+def replaced_images_stay() -> Plant:
+    """An image that another one has replaced is still referred to."""
+    real = ImageStore.write
+    kept: list[Any] = []
+
+    def write(self: ImageStore, slot: int, image: Any) -> jax.Array:
+        kept.append(image)
+        return real(self, slot, image)
+
+    return patch.object(ImageStore, "write", write)
+
+
+@mutant
+def what_went_down_is_kept() -> Plant:
+    """An image that comes up is referred to for ever."""
+    real = CellStore.image
+    kept: list[Any] = []
+
+    def image(self: CellStore, cells: tuple[int, ...]) -> Any:
+        kept.append(real(self, cells))
+        return kept[-1]
+
+    return patch.object(CellStore, "image", image)

@@ -20,7 +20,12 @@ class Press:
     """Clients that ask at random until they are told to stop or nobody answers."""
 
     def __init__(
-        self, url: str, asks: Sequence[Ask], cold: Mapping[tuple[int, int], Told], seed: str
+        self,
+        url: str,
+        asks: Sequence[Ask],
+        cold: Mapping[tuple[int, int], Told],
+        seed: str,
+        clients: int = CLIENTS,
     ) -> None:
         self._url = url
         self._asks = asks
@@ -31,7 +36,7 @@ class Press:
         self.tiers: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._threads = [
-            threading.Thread(target=self._client, args=(number,)) for number in range(CLIENTS)
+            threading.Thread(target=self._client, args=(number,)) for number in range(clients)
         ]
 
     def start(self) -> None:

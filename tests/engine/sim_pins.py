@@ -51,14 +51,18 @@ class Pins:
 
 
 def _pinned(world: World) -> Iterator[bytes]:
-    """The tokens of what is pinned, in any tier or on the way there."""
+    """The tokens of what is pinned, in any tier or on the way there.
+
+    What was given up and waits for a move to end is gone already, and was counted then.
+    """
     tiers = world.tiers
     chains = [world.index.entries[held].chain for held in world.index.pinned]
     if tiers is not None:
-        chains += [one.chain for one in tiers.arena.index.pinned()]
-        chains += [one.chain for one in tiers.arena.pending.values() if one.pinned]
+        below = [*tiers.arena.index.pinned()]
+        below += [one for one in tiers.arena.pending.values() if one.pinned]
         if tiers.shelf is not None:
-            chains += [one.chain for one in tiers.shelf.index.pinned()]
+            below += tiers.shelf.index.pinned()
+        chains += [one.chain for one in below if one.id not in tiers.orphans]
     return (chain.salt + b"/" + chain.raw for chain in chains)
 
 

@@ -111,6 +111,27 @@ async def test_what_is_sent_ahead_hides_no_leaving(streamed, ahead, reset):
         await until(lambda: rig.engine.left == CANCELLED)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("opened", [False, True])
+async def test_nothing_waits_for_the_idle_time_of_a_client_that_has_left(streamed, reset, opened):
+    """Also where its answer ends, or notices, only after the connection has ended."""
+    rig, gate = gated("many words " * 40)
+    async with listening(rig.app) as address:
+        async with connected(address) as (reader, writer):
+            writer.write(HEALTH)
+            await read_answer(reader)
+        await asyncio.sleep(0.05)
+        before = len(asyncio.all_tasks())
+        async with connected(address) as (_, writer):
+            writer.write(raw_request(ask(stream=streamed)))
+            await until(lambda: rig.engine.requests)
+            if opened:
+                open_gate(gate)
+            await (hang_up(writer) if reset else asyncio.sleep(0))
+        await until(lambda: len(asyncio.all_tasks()) <= before)
+
+
 async def test_a_client_that_leaves_while_a_call_is_held_back_is_noticed():
     """Nothing is sent for a call before it is complete, so nothing sent tells of the leaving."""
     rig, gate = gated("<tool_call>\n<function=f>\n<parameter=a>\n" + "x" * 500)
@@ -292,7 +313,8 @@ def connections():
 
 
 async def test_a_body_without_end_that_nobody_reads_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr("ignisd.http.guard._DRAIN_S", 0.1)
+    # Long enough for a busy machine to read the answer before the other side closes.
+    monkeypatch.setattr("ignisd.http.guard._DRAIN_S", 1.0)
     rig = make_rig()
     async with listening(rig.app) as address, connected(address) as (reader, writer):
         writer.write(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")

@@ -43,11 +43,6 @@ def quiet(rig: Live) -> bool:
     return not (tiers.writing or tiers.reading or tiers.touched or tiers.orders)
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The files of states, whole or not."""
-    return sorted(folder.rglob("*.state*"))
-
-
 async def spread(rig: Live, count: int = 12) -> None:
     """States in every tier."""
     await post(rig, CHAT, chat("first"))
@@ -57,6 +52,11 @@ async def spread(rig: Live, count: int = 12) -> None:
 
 def everywhere(root: Path, **more: Any) -> Below:
     return Below(num_cells=24, low_cells=12, root=root, **more)
+
+
+def state_files(root: Path) -> list[Path]:
+    """The files of a disk tier."""
+    return list(root.rglob("*.state"))
 
 
 async def test_states_of_every_tier_are_listed_with_what_they_take(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_states_of_every_tier_are_listed_with_what_they_take(tmp_path: Pat
         for one in states["kv_ram"]:
             assert one["bytes"] == (IMAGE_CELLS + one["tokens"] // 64) * CELL_BYTES
             assert one["own_bytes"] <= one["bytes"]
-        sizes = (path.stat().st_size for path in files_in(tmp_path / "kv"))
+        sizes = (path.stat().st_size for path in (tmp_path / "kv").rglob("*.state"))
         there = sum(map(whole_blocks, sizes))
         assert sum(one["bytes"] for one in states["kv_disk"]) == there == shelf.used_bytes
         totals = told["totals"]["tiers"]
@@ -193,7 +193,7 @@ async def test_a_flush_leaves_nothing_in_any_tier_and_no_file(tmp_path: Path) ->
             assert freed["states_by_tier"][tier] == before["tiers"][tier]["states"] > 0
             assert freed["bytes_by_tier"][tier] == before["tiers"][tier]["bytes"]
         assert freed["bytes"] == sum(freed["bytes_by_tier"].values())
-        assert not files_in(root)
+        assert not list(root.rglob("*.state*"))
         assert (await listing(rig))["states"] == []
         assert cached(await post(rig, CHAT, chat("first"))) == 0
     assert not len(Tiered(disk_bytes=1 << 20, root=root).shelf.index)
@@ -212,7 +212,7 @@ async def test_a_flush_of_one_tier_leaves_the_others(tmp_path: Path, tier: str) 
         assert told["freed"]["states"] == len(before[tier])
         freed = {one: size for one, size in told["freed"]["bytes_by_tier"].items() if size}
         assert freed.keys() == {tier}
-        assert bool(files_in(tmp_path)) == (tier != "kv_disk")
+        assert bool(state_files(tmp_path)) == (tier != "kv_disk")
 
 
 class SlowDisk(Disk):
@@ -245,7 +245,7 @@ async def test_a_flush_says_what_a_file_that_is_being_written_keeps(
         assert (await listing(rig))["states"] == []
         disk.may.set()
         await until(lambda: quiet(rig))
-        await until(lambda: not files_in(root))
+        await until(lambda: not list(root.rglob("*.state*")))
         again = await post(rig, "/v1/reuse/flush", {})
         assert not any(again["kept"].values())
 
