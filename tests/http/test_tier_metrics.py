@@ -13,7 +13,7 @@ from state.retained import Kind
 from state.tiers.condition import Condition
 from tests.http.live import Below, Live, cached, chat, fill, listing, live, post
 from tests.http.rig import CHAT, make_rig, until
-from tests.http.test_retained_tiers import TIERS, by_tier, everywhere, quiet, spread
+from tests.http.test_retained_tiers import TIERS, by_tier, everywhere, quiet, spread, state_files
 from tests.state.tiers.faulty_disk import FaultyDisk
 
 Samples = dict[tuple[str, ...], float]
@@ -121,7 +121,7 @@ async def test_states_and_bytes_are_those_of_the_listing(tmp_path: Path) -> None
             kept = sum(value for (_, owner, _), value in sizes.items() if owner == "retained")
             assert kept == totals["bytes"]
             assert found["retained_tokens", tier] == totals["tokens"]
-        written = sum(path.stat().st_size for path in (tmp_path / "kv").rglob("*.state"))
+        written = sum(path.stat().st_size for path in state_files(tmp_path / "kv"))
         assert found["disk_bytes_total", "write"] >= written > 0
         assert found["disk_files_total", "write"] >= len(by_tier(told)["kv_disk"])
         assert of(found, "disk_writer") == {("writing",): 1, ("paused",): 0, ("disabled",): 0}
