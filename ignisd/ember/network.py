@@ -9,14 +9,21 @@ d head width, N chunks, C chunk length.
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
+from ignisd.ember.products import (
+    matmul,
+    matmul_turned_left,
+    matmul_turned_right,
+    product,
+)
+
 Params = dict[str, jax.Array]
 
 CHUNK_TOKENS = 64
+QUERY_BLOCK_TOKENS = 256
 _FORGET_ALL = -80.0
 """Log decay at the first token of a conversation: e^-80 times the old state is nothing in f32."""
 
@@ -138,42 +145,6 @@ def _initial_tensor(name: str, size: tuple[int, ...], key: jax.Array, shape: Sha
     return scale * jax.random.normal(key, size, jnp.float32)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, weight: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """`x @ weight.T` with operands in `dtype` and an f32 result, both ways."""
-    contracted = (((x.ndim - 1,), (1,)), ((), ()))
-    return jax.lax.dot_general(
-        x.astype(dtype), weight.astype(dtype), contracted, preferred_element_type=jnp.float32
-    )
-
-
-def _product_forward(
-    x: jax.Array, weight: jax.Array, dtype: jnp.dtype
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return product(x, weight, dtype), (x.astype(dtype), weight.astype(dtype))
-
-
-def _product_backward(
-    dtype: jnp.dtype, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    x, weight = kept
-    gradient = gradient.astype(dtype)
-    for_x = jax.lax.dot_general(
-        gradient,
-        weight,
-        (((gradient.ndim - 1,), (0,)), ((), ())),
-        preferred_element_type=jnp.float32,
-    )
-    rows = tuple(range(gradient.ndim - 1))
-    for_weight = jax.lax.dot_general(
-        gradient, x, ((rows, rows), ((), ())), preferred_element_type=jnp.float32
-    )
-    return for_x, for_weight
-
-
-product.defvjp(_product_forward, _product_backward)
-
-
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Root-mean-square norm over the last axis; the checkpoint stores the weight minus one."""
     return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * (1.0 + weight)
@@ -204,17 +175,46 @@ def full_attention(
     value = product(x, params[at + "v_proj.weight"], dtype).reshape(rows, length, groups, head)
     query = rms_norm(query, params[at + "q_norm.weight"], shape.rms_norm_eps)
     key = rms_norm(key, params[at + "k_norm.weight"], shape.rms_norm_eps)
-    query = rotate(query, batch.positions, shape).reshape(
-        rows, length, groups, heads // groups, head
-    )
+    query = rotate(query, batch.positions, shape) * head**-0.5
     key = rotate(key, batch.positions, shape)
-    scores = jnp.einsum("bigrd,bjgd->bgrij", query, key) * head**-0.5
-    seen = jnp.tril(jnp.ones((length, length), bool))
-    same = batch.conversations[:, :, None] == batch.conversations[:, None, :]
-    scores = jnp.where((seen & same)[:, None, None], scores, -1e30)
-    mixed = jnp.einsum("bgrij,bjgd->bigrd", jax.nn.softmax(scores, -1), value)
-    mixed = mixed.reshape(rows, length, heads, head) * jax.nn.sigmoid(gate)
+    mixed = _mixed_by_blocks(query, key, value, batch.conversations, dtype)
+    mixed = mixed * jax.nn.sigmoid(gate)
     return product(mixed.reshape(rows, length, -1), params[at + "o_proj.weight"], dtype)
+
+
+def _mixed_by_blocks(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    conversations: jax.Array,
+    dtype: jnp.dtype,
+) -> jax.Array:
+    """Softmax attention of [B, T, H, d] scaled queries over [B, T, G, d], in [B, T, H, d].
+
+    A block of queries looks at the keys up to its own end only: half of the scores of a row are
+    never computed, and no array has the square of its length.
+    """
+    rows, length, heads, head = query.shape
+    groups = key.shape[2]
+    share = heads // groups
+    query = query.reshape(rows, length, groups, share, head).transpose(0, 2, 1, 3, 4)
+    key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
+    blocks = []
+    for first in range(0, length, QUERY_BLOCK_TOKENS):
+        end = min(first + QUERY_BLOCK_TOKENS, length)
+        size = end - first
+        asked = query[:, :, first:end].reshape(rows, groups, size * share, head)
+        scores = matmul_turned_right(asked, key[:, :, :end], dtype)
+        seen = jnp.arange(first, end)[:, None] >= jnp.arange(end)
+        seen &= conversations[:, first:end, None] == conversations[:, None, :end]
+        scores = scores.reshape(rows, groups, size, share, end)
+        scores = jnp.where(seen[:, None, :, None, :], scores, -1e30)
+        powers = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True)))
+        total = jnp.sum(powers, -1).reshape(rows, groups, size * share, 1)
+        powers = powers.reshape(rows, groups, size * share, end)
+        blocks.append(matmul(powers, value[:, :, :end], dtype) / total)
+    mixed = jnp.concatenate(blocks, 2).reshape(rows, groups, length, share, head)
+    return mixed.transpose(0, 2, 1, 3, 4).reshape(rows, length, heads, head)
 
 
 def causal_conv(x: jax.Array, weight: jax.Array, positions: jax.Array) -> jax.Array:
@@ -288,38 +288,40 @@ def delta_rule(
     Returns:
         [B, H, T, d].
     """
-    rows, groups, length, head = key.shape
+    rows, _, length, head = key.shape
     heads = value.shape[1]
-    chunks = length // CHUNK_TOKENS
-    shared = (rows, groups, 1, chunks, CHUNK_TOKENS, head)
-    own = (rows, groups, heads // groups, chunks, CHUNK_TOKENS)
-    query, key = query.reshape(shared), key.reshape(shared)
-    value, beta = value.reshape(*own, head), beta.reshape(own)
-    total = jnp.cumsum(log_decay.reshape(own), -1)
+    f32 = jnp.dtype(jnp.float32)
+
+    def chunked(x: jax.Array) -> jax.Array:
+        x = jnp.repeat(x, heads // x.shape[1], 1)
+        x = x.reshape(rows, heads, length // CHUNK_TOKENS, CHUNK_TOKENS, *x.shape[3:])
+        x = jnp.moveaxis(x, 2, 0)
+        return x.reshape(x.shape[0], rows * heads, *x.shape[3:])
+
+    query, key, value, beta = map(chunked, (query, key, value, beta))
+    total = jnp.cumsum(chunked(log_decay), -1)
     seen = jnp.tril(jnp.ones((CHUNK_TOKENS, CHUNK_TOKENS), bool))
     decay = jnp.exp(jnp.where(seen, total[..., :, None] - total[..., None, :], -jnp.inf))
-    overlap = jnp.einsum("...id,...jd->...ij", key, key)
+    overlap = matmul_turned_right(key, key, f32)
     inverse = unit_lower_inverse(jnp.tril(beta[..., None] * overlap * decay, -1))
-    written = inverse @ (beta[..., None] * value)
-    erased = inverse @ ((beta * jnp.exp(total))[..., None] * key)
-    inner = jnp.einsum("...id,...jd->...ij", query, key) * decay
+    weighted = (beta[..., None] * value, (beta * jnp.exp(total))[..., None] * key)
+    written, erased = jnp.split(matmul(inverse, jnp.concatenate(weighted, -1), f32), 2, -1)
+    inner = matmul_turned_right(query, key, f32) * decay
     from_state = query * jnp.exp(total)[..., None]
     to_state = key * jnp.exp(total[..., -1:] - total)[..., None]
     kept = jnp.exp(total[..., -1])
 
     def step(carried: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         written, erased, inner, from_state, to_state, kept = chunk
-        fresh = written - erased @ carried
-        out = from_state @ carried + inner @ fresh
-        carried = kept[..., None, None] * carried + jnp.swapaxes(to_state, -1, -2) @ fresh
+        fresh = written - matmul(erased, carried, f32)
+        out = matmul(from_state, carried, f32) + matmul(inner, fresh, f32)
+        carried = kept[..., None, None] * carried + matmul_turned_left(to_state, fresh, f32)
         return carried, out
 
-    by_chunk = tuple(
-        jnp.moveaxis(part, 3, 0) for part in (written, erased, inner, from_state, to_state, kept)
-    )
-    start = jnp.zeros((rows, groups, heads // groups, head, head), value.dtype)
-    _, out = jax.lax.scan(step, start, by_chunk)
-    return jnp.moveaxis(out, 0, 3).reshape(rows, heads, length, head)
+    start = jnp.zeros((rows * heads, head, head), value.dtype)
+    _, out = jax.lax.scan(step, start, (written, erased, inner, from_state, to_state, kept))
+    out = out.reshape(-1, rows, heads, CHUNK_TOKENS, head)
+    return jnp.moveaxis(out, 0, 2).reshape(rows, heads, length, head)
 
 
 def linear_attention(
