@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ignisd.ember import forms, smalltalk, tasks
+from ignisd.ember import forms, smalltalk, tasks, tool_talk
 from ignisd.ember.english import Prose
 from ignisd.ember.facts import Fact
 from ignisd.ember.talk import Conversation, Level, Message, Talk, assistant, user
@@ -22,15 +22,14 @@ class Focus:
         weight: how often it is drawn.
         extra_turns: turns between two about facts, beyond what the level gives.
         fillers: weights of the exchanges between turns about facts.
+        has_tools: whether tools are offered.
     """
 
     weight: float
     extra_turns: int
     fillers: tuple[tuple[Callable[[Talk], None], float], ...]
+    has_tools: bool = False
 
-
-_DOCUMENT_FROM_CHARS = 1500
-"""Length of a conversation from which on documents are pasted into it."""
 
 MIXTURE = (
     Focus(
@@ -39,8 +38,16 @@ MIXTURE = (
          (tasks.recite, 0.5), (tasks.pick, 0.3), (tasks.sums, 0.2)),
     ),
     Focus(1.0, 4, ((tasks.chat, 6.0), (tasks.story, 1.0), (tasks.recite, 0.5), (tasks.sums, 1.0))),
+    Focus(
+        4.0, 3,
+        ((tool_talk.call, 8.0), (tool_talk.ask_result, 1.0), (tasks.chat, 0.7), (tasks.story, 0.5),
+         (tasks.document, 0.5)),
+        has_tools=True,
+    ),
     Focus(1.0, 3, ((tasks.copy, 6.0), (tasks.pick, 3.0), (tasks.document, 1.0))),
 )  # fmt: skip
+_CHARS_A_TOOL = 700
+"""Length of a conversation for each tool offered beyond the first."""
 _FOCUS_WEIGHTS = tuple(focus.weight for focus in MIXTURE)
 
 
@@ -52,9 +59,12 @@ def conversation(rng: random.Random, level: Level, prose: Prose = INVENTED) -> C
     """
     focus = rng.choices(MIXTURE, _FOCUS_WEIGHTS)[0]
     talk = Talk(rng, level, prose, thinking=rng.random() < level.thinking_rate)
+    wanted = rng.randrange(level.least_chars, level.most_chars + 1) if level.most_chars else 0
+    if focus.has_tools:
+        most = 1 + (wanted or tasks.DOCUMENT_FROM_CHARS) // _CHARS_A_TOOL
+        talk.offer(tool_talk.offer(rng, min(most, rng.choice((1, 1, 2, 2, 3, 4, 6)))))
     _begin(talk)
     pending = forms.draw_facts(rng, rng.randrange(1, level.max_facts + 1), held_out=False)
-    wanted = rng.randrange(level.least_chars, level.most_chars + 1) if level.most_chars else 0
     questions = rng.randrange(1, level.max_questions + 1)
     if focus.extra_turns and rng.random() < 0.4:
         pending, questions = [], 0
@@ -65,9 +75,11 @@ def conversation(rng: random.Random, level: Level, prose: Prose = INVENTED) -> C
         elif talk.known and (wanted or questions):
             questions -= 1
             pending += _ask(talk)
-        if talk.num_chars >= wanted and (wanted or (questions <= 0 and not pending)):
+        done = talk.num_chars >= wanted if wanted else questions <= 0 and not pending
+        if done and talk.messages and talk.messages[-1]["role"] == "assistant":
             break
-    return Conversation(tuple(talk.messages), rng.random() < 0.5, talk.tools, talk.thinking)
+    tools = tuple(schema.tool() for schema in talk.offered)
+    return Conversation(tuple(talk.messages), rng.random() < 0.5, tools, talk.thinking)
 
 
 def _begin(talk: Talk) -> None:
@@ -89,7 +101,7 @@ def _fill(talk: Talk, focus: Focus) -> None:
     count = talk.rng.randrange(bool(focus.extra_turns), most + 1)
     tasks_of, weights = zip(*focus.fillers, strict=True)
     for task in talk.rng.choices(tasks_of, weights, k=count):
-        if task is tasks.document and talk.level.most_chars < _DOCUMENT_FROM_CHARS:
+        if task is tasks.document and talk.level.most_chars < tasks.DOCUMENT_FROM_CHARS:
             task = tasks.story
         task(talk)
 
@@ -98,7 +110,9 @@ def _tell_some(talk: Talk, pending: list[Fact]) -> list[Fact]:
     """Tells a few of the pending facts, in a message or in a document; returns the others."""
     count = talk.rng.randrange(1, min(3, len(pending)) + 1)
     some, others = pending[:count], pending[count:]
-    if talk.level.most_chars >= _DOCUMENT_FROM_CHARS and talk.rng.random() < 0.2:
+    if talk.offered and talk.rng.random() < 0.25:
+        tool_talk.tell_by_tool(talk, tuple(some))
+    elif talk.level.most_chars >= tasks.DOCUMENT_FROM_CHARS and talk.rng.random() < 0.2:
         tasks.document(talk, tuple(some))
     else:
         tasks.tell(talk, some)

@@ -12,6 +12,14 @@ COPY_THOUGHT = "I only have to copy."
 SUM_THOUGHT = "This is a small sum."
 UNKNOWN_THOUGHT = "I was not told that."
 
+DONE_REPLY = "Done."
+DONE_THOUGHT = "The tool has done it."
+FAILED_THOUGHT = "The tool has failed."
+QUOTE_THOUGHT = "I can quote the result."
+RESULT_ASKS = (
+    "What was the {f} again?", "What {f} did the tool give?", "Remind me of the {f} in the result.",
+)  # fmt: skip
+
 RECITE_ASKS = (
     "What do you know about me?", "What have I told you about myself?",
     "Tell me everything you know about me.", "Summarise what you know about me.",

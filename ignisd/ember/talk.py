@@ -6,6 +6,7 @@ from typing import Any
 
 from ignisd.ember.english import Prose
 from ignisd.ember.facts import Fact
+from ignisd.ember.schemas import Schema
 
 Message = dict[str, Any]
 
@@ -71,7 +72,7 @@ class Talk:
     """What the tasks write to.
 
     Args:
-        tools: those that may be called.
+        offered: the tools that may be called.
         known: facts told so far, the latest of each key.
         results: fields that tool results told, by the words of their keys.
         num_chars: length of the texts so far.
@@ -81,7 +82,7 @@ class Talk:
     level: Level
     prose: Prose
     thinking: bool = False
-    tools: tuple[dict[str, Any], ...] = ()
+    offered: tuple[Schema, ...] = ()
     messages: list[Message] = field(default_factory=list)
     known: dict[tuple[str, str], Fact] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
@@ -91,6 +92,11 @@ class Talk:
     def mention(self, fact: Fact) -> None:
         """Keeps in mind where the fact was told or asked for last."""
         self.mentioned_at[fact.key] = self.num_chars
+
+    def offer(self, schemas: tuple[Schema, ...]) -> None:
+        """Tools may be called from now on."""
+        self.offered = schemas
+        self.num_chars += sum(200 + 70 * len(schema.parameters) for schema in schemas)
 
     def say(self, text: str) -> None:
         """The user says something."""

@@ -8,6 +8,9 @@ from ignisd.ember.phrasing import decapitalised, joined, listed, opened, typed
 from ignisd.ember.talk import Talk
 
 MOST_DOCUMENT_CHARS = 2400
+DOCUMENT_FROM_CHARS = 1500
+"""Length of a conversation from which on documents are pasted into it."""
+
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _COPY_ASKS = (
     "Repeat: ", "Say: ", "Repeat after me: ", "Copy this: ", "Please repeat: ",
@@ -42,15 +45,15 @@ def document(talk: Talk, told: tuple[Fact, ...] = ()) -> None:
 
 def document_text(talk: Talk) -> str:
     """A text whose length suits that of the conversation."""
-    most = max(200, min(MOST_DOCUMENT_CHARS, talk.level.most_chars // 6))
-    return talk.prose.stretch(talk.rng, talk.rng.randrange(120, most))
+    most = max(400, min(MOST_DOCUMENT_CHARS, talk.level.most_chars // 6))
+    return talk.prose.stretch(talk.rng, talk.rng.randrange(250, most))
 
 
 def with_facts(talk: Talk, text: str, told: tuple[Fact, ...]) -> str:
     """The text with facts between its sentences; they count as told."""
     for fact in told:
         sentences = text.split(". ")
-        at = talk.rng.randrange(len(sentences) + 1)
+        at = talk.rng.randrange(len(sentences))
         sentences.insert(at, fact.statement(talk.rng).rstrip("."))
         text = ". ".join(sentences)
         talk.known[fact.key] = fact
