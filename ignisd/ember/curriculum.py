@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ignisd.ember import forms, smalltalk, tasks, tool_talk
+from ignisd.ember import forms, json_talk, smalltalk, tasks, tool_talk
 from ignisd.ember.english import Prose
 from ignisd.ember.facts import Fact
 from ignisd.ember.talk import Conversation, Level, Message, Talk, assistant, user
@@ -35,7 +35,7 @@ MIXTURE = (
     Focus(
         6.0, 0,
         ((tasks.chat, 2.0), (tasks.story, 2.0), (tasks.document, 3.0), (tasks.copy, 0.7),
-         (tasks.recite, 0.5), (tasks.pick, 0.3), (tasks.sums, 0.2)),
+         (tasks.recite, 0.5), (json_talk.ask_json, 0.3), (tasks.pick, 0.3), (tasks.sums, 0.2)),
     ),
     Focus(1.0, 4, ((tasks.chat, 6.0), (tasks.story, 1.0), (tasks.recite, 0.5), (tasks.sums, 1.0))),
     Focus(
@@ -43,6 +43,11 @@ MIXTURE = (
         ((tool_talk.call, 8.0), (tool_talk.ask_result, 1.0), (tasks.chat, 0.7), (tasks.story, 0.5),
          (tasks.document, 0.5)),
         has_tools=True,
+    ),
+    Focus(
+        2.0, 3,
+        ((json_talk.ask_json, 8.0), (json_talk.ask_field, 1.5), (tasks.chat, 0.5),
+         (tasks.story, 0.5)),
     ),
     Focus(1.0, 3, ((tasks.copy, 6.0), (tasks.pick, 3.0), (tasks.document, 1.0))),
 )  # fmt: skip

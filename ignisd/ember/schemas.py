@@ -175,7 +175,7 @@ def draw_schema(rng: random.Random, held_out: bool) -> Schema:
     count = rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5))
     while len(parameters) < count:
         need = held_out and not parameters
-        field = _field(rng)
+        field = field_name(rng)
         if need != is_held_out(field) and (need or not held_out):
             continue
         required = not parameters or rng.random() < 0.6
@@ -189,7 +189,8 @@ def draw_schema(rng: random.Random, held_out: bool) -> Schema:
     )
 
 
-def _field(rng: random.Random) -> str:
+def field_name(rng: random.Random) -> str:
+    """The name of a parameter or of a field of a result."""
     kind = rng.random()
     if kind < 0.65:
         return rng.choice(_FIELDS)
@@ -220,7 +221,7 @@ def draw_fields(rng: random.Random, taken: set[str], count: int, held_out: bool)
     """The fields of a result, by names not `taken`; what is asked for is not told elsewhere."""
     fields: dict[str, Any] = {}
     while len(fields) < count:
-        name = _field(rng)
+        name = field_name(rng)
         if is_held_out(name) == held_out and spoken(name) not in taken and name not in fields:
             kind = rng.choices(("string", "integer", "number", "boolean"), (6, 4, 1.5, 0.7))[0]
             fields[name] = Parameter(name, kind, True).value(rng, held_out)

@@ -13,6 +13,7 @@ SUM_THOUGHT = "This is a small sum."
 UNKNOWN_THOUGHT = "I was not told that."
 
 DONE_REPLY = "Done."
+JSON_THOUGHT = "They want JSON."
 DONE_THOUGHT = "The tool has done it."
 FAILED_THOUGHT = "The tool has failed."
 QUOTE_THOUGHT = "I can quote the result."
