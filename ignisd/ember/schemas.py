@@ -176,7 +176,7 @@ def draw_schema(rng: random.Random, held_out: bool) -> Schema:
     while len(parameters) < count:
         need = held_out and not parameters
         field = field_name(rng)
-        if need != is_held_out(field) and (need or not held_out):
+        if field in parameters or (need != is_held_out(field) and (need or not held_out)):
             continue
         required = not parameters or rng.random() < 0.6
         parameters[field] = draw_parameter(rng, field, required)

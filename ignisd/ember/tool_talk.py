@@ -93,7 +93,10 @@ KNOWN = tuple(
     )
     if not known.schema.is_held_out and not any(map(is_held_out, known.fields))
 )  # fmt: skip
-_BY_NAME = {known.schema.name: known for known in KNOWN}
+
+
+def _known_shape(schema: Schema) -> Known | None:
+    return next((known for known in KNOWN if known.schema == schema), None)
 
 
 def offer(rng: random.Random, count: int, held_out: bool = False) -> tuple[Schema, ...]:
@@ -119,7 +122,7 @@ class Request:
 
 def request(rng: random.Random, schema: Schema, held_out: bool = False) -> Request:
     """A request that names every required value, and some of the others."""
-    known = _BY_NAME.get(schema.name)
+    known = _known_shape(schema)
     if known is not None:
         values = [drawn(rng, draw, held_out) for draw in known.values]
         text = rng.choice(known.asks)
@@ -174,7 +177,7 @@ def call(talk: Talk) -> None:
     rng = talk.rng
     schema = rng.choice(talk.offered)
     wanted = request(rng, schema)
-    known = _BY_NAME.get(schema.name)
+    known = _known_shape(schema)
     thought = f"I can use {schema.name} for this."
     if known is None and rng.random() < 0.08:
         _call_twice(talk, wanted, thought)
