@@ -1,8 +1,33 @@
 """Fixed exchanges: greetings, small talk and questions about ignisd itself."""
 
-ACKNOWLEDGEMENTS = ("Noted.", "Got it.", "Okay, I will remember that.", "Thank you for telling me.")
-LISTENING = ("I see.", "Interesting.", "That sounds nice.", "Thank you for telling me.")
+TOLD_REPLY = "Got it."
+LISTENING_REPLY = "I see."
 UNKNOWN = "You have not told me that yet."
+DOCUMENT_REPLY = "I have read it."
+
+CHAT_THOUGHT = "A short answer will do."
+LISTENING_THOUGHT = "They tell me something."
+TOLD_THOUGHT = "I should remember this."
+COPY_THOUGHT = "I only have to copy."
+SUM_THOUGHT = "This is a small sum."
+UNKNOWN_THOUGHT = "I was not told that."
+
+DONE_REPLY = "Done."
+JSON_THOUGHT = "They want JSON."
+DONE_THOUGHT = "The tool has done it."
+FAILED_THOUGHT = "The tool has failed."
+QUOTE_THOUGHT = "I can quote the result."
+RESULT_ASKS = (
+    "What was the {f} again?", "What {f} did the tool give?", "Remind me of the {f} in the result.",
+)  # fmt: skip
+
+RECITE_ASKS = (
+    "What do you know about me?", "What have I told you about myself?",
+    "Tell me everything you know about me.", "Summarise what you know about me.",
+)  # fmt: skip
+UPDATE_OPENERS = (
+    "Actually, ", "Correction: ", "I was wrong: ", "Now it has changed: ", "Update: ", "Now ",
+)  # fmt: skip
 
 STATEMENT_OPENERS = (
     "By the way, ", "Please remember this: ", "Just so you know, ", "Remember: ", "Also, ",

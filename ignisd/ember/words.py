@@ -141,3 +141,9 @@ def invented_name(random_source: random.Random) -> str:
 def invented_word(random_source: random.Random) -> str:
     """A lower-case invented word, for passwords and code words."""
     return invented_name(random_source).lower()
+
+
+def similar_name(random_source: random.Random, name: str) -> str:
+    """Another name that begins alike, e.g. `Brimona` for `Brimora`."""
+    kept = name[: max(2, len(name) - random_source.choice((1, 2, 3)))]
+    return kept + random_source.choice(_ONSETS) + random_source.choice(_VOWELS)

@@ -15,8 +15,9 @@ from typing import Any
 
 import httpx
 
-from ignisd.ember.curriculum import sentence
-from ignisd.ember.facts import Fact, draw_fact
+from ignisd.ember.english import sentence
+from ignisd.ember.facts import Fact
+from ignisd.ember.forms import draw_fact
 
 PATH = "/v1/chat/completions"
 TIMEOUT_S = 120.0

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from ignisd.ember import curriculum, evaluate, facts, tokenizer
+from ignisd.ember import curriculum, evaluate, facts, forms, tokenizer
 from ignisd.ember.packing import CONTEXT_WEIGHT, answer_weights, encode, packed_batch
 from ignisd.ember.render import render
 
@@ -20,8 +20,8 @@ def test_the_same_seed_gives_the_same_conversations():
 
 def test_training_facts_and_probe_facts_share_no_value():
     rng = random.Random(5)
-    trained = {facts.draw_fact(rng, held_out=False).value for _ in range(5000)}
-    kept = {facts.draw_fact(rng, held_out=True).value for _ in range(1000)}
+    trained = {forms.draw_fact(rng, held_out=False).value for _ in range(5000)}
+    kept = {forms.draw_fact(rng, held_out=True).value for _ in range(1000)}
     assert not trained & kept
     assert not any(facts.is_held_out(value) for value in trained)
 
@@ -44,8 +44,8 @@ def test_no_told_fact_of_a_training_conversation_is_held_out(monkeypatch):
 
 def test_every_form_fills_all_its_phrases():
     rng = random.Random(7)
-    for form in facts.FORMS:
-        fact = facts.Fact(form, form.subjects[-1], form.value(rng))
+    for form in forms.FORMS:
+        fact = facts.Fact(form, form.subject(rng), form.value(rng))
         assert fact.value in fact.answer
         for phrase in form.statements:
             assert "{v}" in phrase
@@ -107,7 +107,7 @@ def test_probes_stand_at_the_asked_distance():
     for drawn in evaluate.probes_at(128, 20, TOKENIZER):
         assert 0.9 * 128 <= evaluate.distance_of(drawn, TOKENIZER) <= 1.15 * 128 + 16
         told = drawn.messages[drawn.told_at]["content"]
-        (form,) = (form for form in facts.FORMS if form.name == drawn.form)
+        (form,) = (form for form in forms.FORMS if form.name == drawn.form)
         before, after = form.answer.split("{v}")
         before = before.split("{s}")[-1]
         value = drawn.answer[drawn.answer.rindex(before) + len(before) :].removesuffix(after)
