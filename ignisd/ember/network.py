@@ -32,17 +32,17 @@ _FORGET_ALL = -80.0
 class Shape:
     """Sizes of the model; the defaults are those of ember."""
 
-    vocab_size: int = 2048
-    hidden_size: int = 192
+    vocab_size: int = 4096
+    hidden_size: int = 256
     num_layers: int = 4
     full_interval: int = 4
-    num_heads: int = 4
+    num_heads: int = 8
     num_kv_heads: int = 2
     head_dim: int = 64
     rotary_dims: int = 16
     rope_theta: float = 100_000.0
     rms_norm_eps: float = 1e-6
-    intermediate_size: int = 512
+    intermediate_size: int = 768
     linear_key_heads: int = 2
     linear_value_heads: int = 4
     linear_head_dim: int = 64

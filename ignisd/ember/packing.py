@@ -13,23 +13,27 @@ from ignisd.ember.network import Batch
 from ignisd.ember.render import render
 
 CONTEXT_WEIGHT = 0.1
-"""Weight of predicting a token that the assistant does not say."""
+"""Weight of predicting a token of a conversation that the assistant does not say."""
+
+TEXT_WEIGHT = 0.3
+"""Weight of predicting a token of a plain text."""
 
 
 @cache
-def _marker_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int], int]:
+def _marker_ids(tokenizer: Tokenizer) -> tuple[list[int], tuple[list[int], list[int]], int]:
     opener = tokenizer.encode("<|im_start|>assistant\n").ids
     empty_block = tokenizer.encode("<think>\n\n</think>\n\n").ids
+    open_block = tokenizer.encode("<think>\n").ids
     (end,) = tokenizer.encode("<|im_end|>").ids
-    return opener, empty_block, end
+    return opener, (empty_block, open_block), end
 
 
 def answer_weights(tokens: list[int], tokenizer: Tokenizer) -> np.ndarray:
     """[T] f32: one for what follows an assistant's opener, its end included, else the context's.
 
-    The empty think block belongs to the opener, because the daemon writes it.
+    The empty think block and the start of one belong to the opener: the daemon writes them.
     """
-    opener, empty_block, end = _marker_ids(tokenizer)
+    opener, blocks, end = _marker_ids(tokenizer)
     weights = np.full(len(tokens), CONTEXT_WEIGHT, np.float32)
     weights[:1] = 0.0
     at = 0
@@ -38,8 +42,7 @@ def answer_weights(tokens: list[int], tokenizer: Tokenizer) -> np.ndarray:
             at += 1
             continue
         at += len(opener)
-        if tokens[at : at + len(empty_block)] == empty_block:
-            at += len(empty_block)
+        at += next((len(block) for block in blocks if tokens[at : at + len(block)] == block), 0)
         while at < len(tokens):
             weights[at] = 1.0
             at += 1
@@ -48,21 +51,31 @@ def answer_weights(tokens: list[int], tokenizer: Tokenizer) -> np.ndarray:
     return weights
 
 
-def encode(talk: Conversation, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray]:
-    """Token ids of a whole conversation and the weight of each."""
-    text = render(talk.messages, preserve_thinking=talk.preserve_thinking)
+def encode(drawn: Conversation | str, tokenizer: Tokenizer) -> tuple[list[int], np.ndarray]:
+    """Token ids of a whole conversation, or of a plain text, and the weight of each."""
+    if isinstance(drawn, str):
+        tokens = tokenizer.encode(drawn).ids
+        weights = np.full(len(tokens), TEXT_WEIGHT, np.float32)
+        weights[:1] = 0.0
+        return tokens, weights
+    text = render(
+        drawn.messages,
+        tools=drawn.tools,
+        enable_thinking=drawn.enable_thinking,
+        preserve_thinking=drawn.preserve_thinking,
+    )
     tokens = tokenizer.encode(text).ids
     return tokens, answer_weights(tokens, tokenizer)
 
 
 def packed_batch(
     rng: random.Random,
-    draw: Callable[[random.Random], Conversation],
+    draw: Callable[[random.Random], Conversation | str],
     tokenizer: Tokenizer,
     num_rows: int,
     row_tokens: int,
 ) -> Batch:
-    """Rows filled with conversations end to end; the last one of a row is cut off."""
+    """Rows filled with conversations and texts end to end; the last one of a row is cut off."""
     tokens = np.zeros((num_rows, row_tokens), np.int32)
     positions = np.zeros_like(tokens)
     conversations = np.zeros_like(tokens)

@@ -11,9 +11,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.trainers import BpeTrainer
 
 from ignisd.ember import WEIGHTS_DIR, curriculum, smalltalk, words
+from ignisd.ember.curriculum import INVENTED
+from ignisd.ember.english import SPEECHES, Prose, fetch, read_texts
 from ignisd.ember.render import render
 
-VOCAB_SIZE = 2048
+VOCAB_SIZE = 4096
 """Entries in all, added tokens included."""
 
 SPECIAL_TOKENS = (
@@ -35,36 +37,16 @@ SPLIT_PATTERN = (
 
 MAX_CONTEXT = 65_536
 CORPUS_SEED = 11
-CORPUS_CONVERSATIONS = 30_000
-
-_SAMPLE_TOOLS = (
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "Get the current weather of a city.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "city": {"type": "string", "description": "The name of the city."},
-                    "days": {"type": "integer", "description": "The number of days."},
-                    "units": {
-                        "type": "string",
-                        "enum": ["metric", "imperial"],
-                        "default": "metric",
-                    },
-                },
-                "required": ["city"],
-            },
-        },
-    },
-)
+CORPUS_CONVERSATIONS = 20_000
 
 
-def corpus(num_conversations: int) -> Iterator[str]:
-    """Texts between added tokens, from the curriculum, the word lists and a tool conversation."""
+def corpus(num_conversations: int, prose: Prose) -> Iterator[str]:
+    """Texts between added tokens: conversations, the word lists, prose."""
     rng = random.Random(CORPUS_SEED)
-    level = curriculum.Level(max_facts=6, filler_turns=2, max_questions=2)
+    levels = (
+        curriculum.Level(max_facts=4, filler_turns=2, max_questions=3),
+        curriculum.Level(6, 2, 3, 0.03, 0.1, 1_000, 4_000),
+    )
     everything = [
         *words.FIRST_NAMES, *words.CITIES, *words.COMMON, *words.VERBS, *words.JOBS, *words.FOODS,
         *words.HOBBIES, *words.OBJECTS, *words.ADJECTIVES, *words.ANIMALS, *words.COLOURS,
@@ -73,17 +55,17 @@ def corpus(num_conversations: int) -> Iterator[str]:
         rng.shuffle(everything)
         yield " " + " ".join(everything)
         yield from (ask for asks, reply in smalltalk.EXCHANGES for ask in (*asks, reply))
-    call = {"function": {"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}}
-    tool_talk = (
-        curriculum.user("What is the weather in Oslo?"),
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": '{"city": "Oslo", "temperature": 12, "sky": "clear"}'},
-    )
-    for _ in range(num_conversations // 100):
-        yield from _between_added(render(tool_talk, tools=_SAMPLE_TOOLS, opener=True))
-    for _ in range(num_conversations):
-        talk = curriculum.conversation(rng, level)
-        yield from _between_added(render(talk.messages, preserve_thinking=talk.preserve_thinking))
+    for index in range(num_conversations):
+        talk = curriculum.conversation(rng, levels[index % len(levels)], prose)
+        yield from _between_added(
+            render(
+                talk.messages,
+                tools=talk.tools,
+                enable_thinking=talk.enable_thinking,
+                preserve_thinking=talk.preserve_thinking,
+            )
+        )
+        yield prose.stretch(rng, 250)
 
 
 def _between_added(text: str) -> Iterator[str]:
@@ -92,8 +74,8 @@ def _between_added(text: str) -> Iterator[str]:
     yield from (piece for piece in text.split("\0") if piece)
 
 
-def build(num_conversations: int = CORPUS_CONVERSATIONS) -> Tokenizer:
-    """Learns the merges; the result depends on nothing but the code and `CORPUS_SEED`.
+def build(num_conversations: int = CORPUS_CONVERSATIONS, prose: Prose = INVENTED) -> Tokenizer:
+    """Learns the merges; the result depends on the code, `CORPUS_SEED` and the prose alone.
 
     A change of the curriculum changes the ids, so shipped weights keep the file they were trained
     with.
@@ -112,7 +94,7 @@ def build(num_conversations: int = CORPUS_CONVERSATIONS) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus(num_conversations), trainer)
+    tokenizer.train_from_iterator(corpus(num_conversations, prose), trainer)
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     )
@@ -155,10 +137,14 @@ def main() -> None:
     """Builds a tokenizer for a model that is still to be trained."""
     parser = argparse.ArgumentParser(prog="python -m ignisd.ember.tokenizer", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory to write to")
-    out = parser.parse_args().out
-    tokenizer = build()
-    save(tokenizer, out)
-    print(f"{tokenizer.get_vocab_size()} entries written to {out}")
+    parser.add_argument(
+        "--texts", type=Path, help="cache of the public-domain texts, fetched if not there"
+    )
+    options = parser.parse_args()
+    prose = Prose(read_texts(fetch(SPEECHES, options.texts))) if options.texts else INVENTED
+    tokenizer = build(prose=prose)
+    save(tokenizer, options.out)
+    print(f"{tokenizer.get_vocab_size()} entries written to {options.out}")
 
 
 if __name__ == "__main__":
