@@ -114,6 +114,9 @@ def _fill(talk: Talk, focus: Focus) -> None:
 def _tell_some(talk: Talk, pending: list[Fact]) -> list[Fact]:
     """Tells a few of the pending facts, in a message or in a document; returns the others."""
     count = talk.rng.randrange(1, min(3, len(pending)) + 1)
+    if len({fact.key for fact in pending[:count]}) < count:
+        # Told in one message, the old value and the new one would not stand in order.
+        count = 1
     some, others = pending[:count], pending[count:]
     if talk.offered and talk.rng.random() < 0.25:
         tool_talk.tell_by_tool(talk, tuple(some))

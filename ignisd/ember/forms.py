@@ -271,7 +271,9 @@ def distractor(rng: random.Random, fact: Fact, held_out: bool) -> Fact:
         if subject != fact.subject:
             break
     else:
-        return draw_fact(rng, held_out)
+        return next(
+            other for other in iter(lambda: draw_fact(rng, held_out), None) if other.key != fact.key
+        )
     value = facts.drawn(rng, fact.form.value, held_out)
     if fact.form.value is facts.person_name and rng.random() < 0.3:
         similar = words.similar_name(rng, fact.value)

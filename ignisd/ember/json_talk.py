@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ignisd.ember import facts, smalltalk, words
-from ignisd.ember.facts import Draw, drawn, is_held_out
+from ignisd.ember.facts import Draw, drawn
 from ignisd.ember.phrasing import decapitalised, listed
-from ignisd.ember.schemas import Parameter, field_name
+from ignisd.ember.schemas import Parameter, field_name, is_held_out_name
 from ignisd.ember.talk import Talk
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
@@ -97,7 +97,7 @@ def _items(rng: random.Random, count: int, held_out: bool) -> dict[str, Any]:
     while len(items) < count:
         need = held_out and not items
         key = field_name(rng)
-        if need != is_held_out(key) and (need or not held_out):
+        if need != is_held_out_name(key) and (need or not held_out):
             continue
         kind = rng.choices(_KINDS, _KIND_WEIGHTS)[0]
         value = Parameter(key, kind, True).value(rng, held_out)

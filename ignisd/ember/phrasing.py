@@ -3,7 +3,8 @@
 import random
 
 _LOWERABLE = frozenset(
-    "My The What Who Where When Which How Do Can At On Remember Our You People To In".split()
+    "My The What Who Where When Which How Do Can At On Remember Our You People To In Yesterday "
+    "Last This They We A".split()
 )
 
 
@@ -14,9 +15,10 @@ def decapitalised(text: str) -> str:
 
 
 def joined(rng: random.Random, parts: list[str]) -> str:
-    """Sentences after each other, or two of them joined by `and`."""
-    if len(parts) > 1 and rng.random() < 0.25:
-        parts = [f"{parts[0].rstrip('.')} and {decapitalised(parts[1])}", *parts[2:]]
+    """Sentences after each other, or joined by `and` and commas."""
+    if len(parts) > 1 and rng.random() < 0.35:
+        first, *others = (part.rstrip(".") for part in parts)
+        return f"{listed([first, *map(decapitalised, others)])}."
     return " ".join(parts)
 
 

@@ -4,11 +4,12 @@ A tool whose name, or one of whose parameters' names, is held out is never offer
 """
 
 import random
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ignisd.ember import facts, words
-from ignisd.ember.facts import drawn, is_held_out
+from ignisd.ember.facts import HELD_OUT_BUCKETS, drawn
 
 VERBS = tuple(
     """
@@ -47,6 +48,8 @@ _ENUMS = (
     ("red", "green", "blue"), ("daily", "weekly", "monthly"), ("fast", "slow"),
     ("asc", "desc"), ("json", "csv", "text"), ("first", "second"), ("new", "used"),
 )  # fmt: skip
+_NAME_CHECKSUM_START = 19
+"""Chosen so that the tools that many clients have are not held out."""
 _TYPES = ("string", "integer", "number", "boolean", "enum", "array")
 _TYPE_WEIGHTS = (8.0, 4.0, 1.5, 1.2, 2.0, 1.0)
 
@@ -118,7 +121,14 @@ class Schema:
     @property
     def is_held_out(self) -> bool:
         """Whether the name, or that of a parameter, is kept for evaluation."""
-        return is_held_out(self.name) or any(is_held_out(each.name) for each in self.parameters)
+        return is_held_out_name(self.name) or any(
+            is_held_out_name(each.name) for each in self.parameters
+        )
+
+
+def is_held_out_name(name: str) -> bool:
+    """Whether the name of a tool, a parameter or a JSON key is kept for evaluation."""
+    return zlib.crc32(name.encode(), _NAME_CHECKSUM_START) % HELD_OUT_BUCKETS == 0
 
 
 def spoken(name: str) -> str:
@@ -169,14 +179,14 @@ def draw_schema(rng: random.Random, held_out: bool) -> Schema:
     while True:
         verb, noun = rng.choice(VERBS), _noun(rng)
         name = _styled(rng, [verb, noun])
-        if is_held_out(name) == held_out:
+        if is_held_out_name(name) == held_out:
             break
     parameters: dict[str, Parameter] = {}
     count = rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5))
     while len(parameters) < count:
         need = held_out and not parameters
         field = field_name(rng)
-        if field in parameters or (need != is_held_out(field) and (need or not held_out)):
+        if field in parameters or (need != is_held_out_name(field) and (need or not held_out)):
             continue
         required = not parameters or rng.random() < 0.6
         parameters[field] = draw_parameter(rng, field, required)
@@ -222,7 +232,7 @@ def draw_fields(rng: random.Random, taken: set[str], count: int, held_out: bool)
     fields: dict[str, Any] = {}
     while len(fields) < count:
         name = field_name(rng)
-        if is_held_out(name) == held_out and spoken(name) not in taken and name not in fields:
+        if is_held_out_name(name) == held_out and spoken(name) not in taken and name not in fields:
             kind = rng.choices(("string", "integer", "number", "boolean"), (6, 4, 1.5, 0.7))[0]
             fields[name] = Parameter(name, kind, True).value(rng, held_out)
     return fields

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ignisd.ember import english, facts, smalltalk, tasks, words
-from ignisd.ember.facts import Draw, Fact, drawn, is_held_out
+from ignisd.ember.facts import Draw, Fact, drawn
 from ignisd.ember.phrasing import decapitalised, listed
 from ignisd.ember.schemas import Parameter, Schema, draw_fields, draw_schema, spoken
 from ignisd.ember.talk import Talk
@@ -57,41 +57,37 @@ def _thing(rng: random.Random) -> str:
     return rng.choice(words.OBJECTS)
 
 
-KNOWN = tuple(
-    known
-    for known in (
-        _known("get_weather", "Get the weather of a city", {"city": facts.city},
-               ("What is the weather in {city}?", "How is the weather in {city}?",
-                "Weather in {city}, please.", "Get the weather in {city}."), "temperature sky"),
-        _known("get_current_weather", "Get the current weather", {"location": facts.city},
-               ("What is the weather in {location}?", "How is the weather in {location}?",
-                "Will it rain in {location}?"), "temperature humidity"),
-        _known("get_time", "Get the local time of a city", {"city": facts.city},
-               ("What time is it in {city}?", "How late is it in {city}?"), "time"),
-        _known("read_file", "Read a file", {"path": facts.path},
-               ("Read {path}", "What is in {path}", "Open the file {path}", "Show me {path}")),
-        _known("run_command", "Run a command in the shell", {"command": _command},
-               ("Run {command}", "Please run {command}", "Execute {command}")),
-        _known("search_web", "Search the web", {"query": facts.passphrase},
-               ("Search the web for {query}.", "Look up {query}.", "Find pages about {query}.")),
-        _known("search", "Search for a text", {"query": facts.passphrase},
-               ("Search for {query}.", "Find {query}.")),
-        _known("translate", "Translate a word", {"text": facts.any_word, "language": _language},
-               ("Translate {text} to {language}.", "What is {text} in {language}?"), "translation"),
-        _known("calculate", "Calculate a term", {"expression": _term},
-               ("Calculate {expression}.", "Please calculate {expression}."), "result"),
-        _known("get_price", "Get the price of a thing", {"item": _thing},
-               ("Look up the price of the {item}.", "Get the price of the {item}."),
-               "price currency"),
-        _known("send_email", "Send an email", {"to": facts.email, "subject": facts.passphrase},
-               ("Send an email to {to} with the subject {subject}.",
-                "Write to {to} about {subject}."), "status"),
-        _known("turn_on", "Turn a device on", {"device": _thing},
-               ("Turn on the {device}.", "Switch the {device} on."), "status"),
-        _known("play_song", "Play a song", {"title": facts.passphrase},
-               ("Play {title}.", "I want to hear {title}."), "status"),
-    )
-    if not known.schema.is_held_out and not any(map(is_held_out, known.fields))
+KNOWN = (
+    _known("get_weather", "Get the weather of a city", {"city": facts.city},
+           ("What is the weather in {city}?", "How is the weather in {city}?",
+            "Weather in {city}, please.", "Get the weather in {city}."), "temperature sky"),
+    _known("get_current_weather", "Get the current weather", {"location": facts.city},
+           ("What is the weather in {location}?", "How is the weather in {location}?",
+            "Will it rain in {location}?"), "temperature humidity"),
+    _known("get_time", "Get the local time of a city", {"city": facts.city},
+           ("What time is it in {city}?", "How late is it in {city}?"), "time"),
+    _known("read_file", "Read a file", {"path": facts.path},
+           ("Read {path}", "What is in {path}", "Open the file {path}", "Show me {path}")),
+    _known("run_command", "Run a command in the shell", {"command": _command},
+           ("Run {command}", "Please run {command}", "Execute {command}")),
+    _known("search_web", "Search the web", {"query": facts.passphrase},
+           ("Search the web for {query}.", "Look up {query}.", "Find pages about {query}.")),
+    _known("search", "Search for a text", {"query": facts.passphrase},
+           ("Search for {query}.", "Find {query}.")),
+    _known("translate", "Translate a word", {"text": facts.any_word, "language": _language},
+           ("Translate {text} to {language}.", "What is {text} in {language}?"), "translation"),
+    _known("calculate", "Calculate a term", {"expression": _term},
+           ("Calculate {expression}.", "Please calculate {expression}."), "result"),
+    _known("get_price", "Get the price of a thing", {"item": _thing},
+           ("Look up the price of the {item}.", "Get the price of the {item}."),
+           "price currency"),
+    _known("send_email", "Send an email", {"to": facts.email, "subject": facts.passphrase},
+           ("Send an email to {to} with the subject {subject}.",
+            "Write to {to} about {subject}."), "status"),
+    _known("turn_on", "Turn a device on", {"device": _thing},
+           ("Turn on the {device}.", "Switch the {device} on."), "status"),
+    _known("play_song", "Play a song", {"title": facts.passphrase},
+           ("Play {title}.", "I want to hear {title}."), "status"),
 )  # fmt: skip
 
 

@@ -54,19 +54,6 @@ def test_every_form_fills_all_its_phrases():
         assert "{" not in fact.statement(rng) + fact.question(rng) + fact.answer
 
 
-def test_answers_repeat_what_was_told_last():
-    """Each reply that holds a value follows a message, in the user's or system's words, with it."""
-    rng = random.Random(8)
-    for _ in range(300):
-        talk = curriculum.conversation(rng, LEVEL)
-        for index, message in enumerate(talk.messages):
-            question = talk.messages[index - 1]["content"]
-            if message["role"] == "assistant" and "?" in question and "code" in message["content"]:
-                value = message["content"].removesuffix(".").split(" is ")[-1]
-                heard = [m["content"] for m in talk.messages[:index] if m["role"] != "assistant"]
-                assert any(value in text for text in heard)
-
-
 def test_weights_cover_the_reply_and_its_end_and_not_the_opener():
     talk = curriculum.Conversation(
         (curriculum.user("Hi"), curriculum.assistant("Hello!")), preserve_thinking=False
