@@ -4,6 +4,7 @@
 device are made afresh for every round, since the CPU backend may read them in place and late.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -30,6 +31,11 @@ from state.spec import PAGE_TOKENS
 IntArray = npt.NDArray[np.int32]
 
 
+def no_time() -> float:
+    """A clock that stands still."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Handle:
     """A dispatched round: arrays that will hold its tokens, and what to report."""
@@ -42,6 +48,7 @@ class Handle:
     prefill_rows: int
     awaited: tuple[jax.Array, ...]
     lowers: bool
+    raised_ms: float
 
 
 class DeviceRunner:
@@ -54,6 +61,7 @@ class DeviceRunner:
         device: the state; nobody else may hold it.
         num_host_slots: images kept in host memory, numbered after the device slots.
         rows: [num_cells, cell_bytes] uint8: the cells of the arena, where there is one.
+        clock: milliseconds that never run backwards; without one nothing takes any time.
         keep_logits: tests only: the logits of every sampled token are kept in `logits`.
     """
 
@@ -66,6 +74,7 @@ class DeviceRunner:
         num_host_slots: int,
         *,
         rows: npt.NDArray[np.uint8] | None = None,
+        clock: Callable[[], float] = no_time,
         keep_logits: bool = False,
     ) -> None:
         self._params = params
@@ -74,6 +83,7 @@ class DeviceRunner:
         self._device = device
         self._seen_nothing = jnp.zeros(device.sampler.seen.shape[1], jnp.uint8)
         self._generated_nothing = jnp.zeros(device.sampler.generated.shape[1], jnp.int32)
+        self._clock = clock
         self._keep_logits = keep_logits
         self.logits: dict[int, list[jax.Array]] = {}
         self.images = ImageStore(device, programs, shape.num_device_slots, num_host_slots)
@@ -102,11 +112,15 @@ class DeviceRunner:
         self._lower(work.lowers)
         written = {save.slot: self._save(save) for save in work.saves}
         awaited: list[jax.Array] = []
+        began_ms = self._clock()
         for up in work.raises:
             assert self.cells is not None, f"pages of state {up.stored_id} rise from no arena"
             self.cells.pages.lift(up.cells, up.pages)
+        raised_ms = self._clock() - began_ms
         for start in work.starts:
+            began_ms = self._clock()
             self._start(start, written)
+            raised_ms += self._clock() - began_ms if start.image_cells else 0.0
         first = None
         if work.prefill is not None:
             hidden = self._prefill(work.prefill, written)
@@ -123,6 +137,7 @@ class DeviceRunner:
             prefill_rows=0 if work.prefill is None else len(work.prefill.tokens),
             awaited=(*awaited, *written.values()),
             lowers=bool(work.lowers),
+            raised_ms=raised_ms,
         )
 
     def fetch(self, handle: object) -> RoundResult:
@@ -138,7 +153,9 @@ class DeviceRunner:
             row = np.array(handle.tokens)
             for step in handle.decoded:
                 tokens[step.sequence_id] = int(row[step.lane])
-        return RoundResult(handle.number, tokens, handle.captured, handle.prefill_rows)
+        return RoundResult(
+            handle.number, tokens, handle.captured, handle.prefill_rows, handle.raised_ms
+        )
 
     def _save(self, save: LaneSave) -> jax.Array:
         image = self._programs.save_lane(self._device.bank, np.int32(save.lane))

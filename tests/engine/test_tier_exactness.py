@@ -10,6 +10,7 @@ import pytest
 from ignisd.engine.spilling import draining, is_written_out
 from ignisd.engine.tiers import TierLimits, Tiers
 from ignisd.engine.types import FinishReason, Tier
+from state.retained import DEFAULT_TTL_MS
 from state.spec import Class
 from state.tiers.adopt import adopt
 from state.tiers.arena import Arena
@@ -95,7 +96,7 @@ def shelf_for(server: Tiers, root: Path, adopted_ms: float | None = None) -> Tie
     if adopted_ms is not None:
         found = scan(Disk(), root, layout, deep=True)
         assert found.records, "nothing was written before the restart"
-        shelf = adopt(shelf, found, 1, adopted_ms, adopted_ms, limits.ttl_ms)
+        shelf = adopt(shelf, found, 1, adopted_ms, adopted_ms, DEFAULT_TTL_MS)
     return replace(server, limits=limits, shelf=shelf)
 
 
