@@ -157,7 +157,9 @@ def the_first_gives_way() -> Plant:
         if not lower:
             return world
         victim = min(lower, key=lambda seq: (seq.phase is not Phase.DECODING, seq.request.id))
-        return with_sequence(world, replace(victim, phase=Phase.EVICTING, parked=False))
+        return with_sequence(
+            world, replace(victim, phase=Phase.EVICTING, parked=False, waits_from_ms=now_ms)
+        )
 
     return patch.object(eviction, "_begin", begin)
 

@@ -31,6 +31,7 @@ from tests.cases.collect import scenarios
 from tests.engine import (
     test_ageing,
     test_ahead,
+    test_beside,
     test_control,
     test_demotion,
     test_leaving,
@@ -43,6 +44,7 @@ from tests.engine import (
 from tests.engine.simulation import Simulation
 from tests.http import test_control_stories
 from tests.lifecycle import test_rest, test_switch
+from tests.noticed import TRIED_FIRST
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
@@ -82,6 +84,7 @@ OWN_TESTS = {
     faults_found.__name__: (test_restored, test_tiers, test_ahead),
     faults_tiers.__name__: (test_tiers, test_ahead, test_demotion),
     faults_lifecycle.__name__: (test_switch, test_rest),
+    faults_device.__name__: (test_beside,),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""
@@ -103,11 +106,15 @@ def random_traffic() -> None:
         Simulation(seed).run()
 
 
-def detectors(planted: Mutant) -> Iterator[Detector]:
-    """The tests of the scheduler, which are quick, random traffic, then the scenarios.
-
-    Where the fault's module has tests of its own, these.
+def detectors(planted: Mutant) -> list[Detector]:
+    """The tests of the scheduler, which are quick, random traffic, then the scenarios; where the
+    fault's module has tests of its own, these. The one that is known to notice it comes first.
     """
+    known = TRIED_FIRST.get(planted.name)
+    return sorted(_all_detectors(planted), key=lambda one: one.name != known)
+
+
+def _all_detectors(planted: Mutant) -> Iterator[Detector]:
     own = OWN_TESTS.get(planted.plant.__module__)
     for module in own or (test_scheduler, test_reuse):
         for name, test in _tests_of(module):
