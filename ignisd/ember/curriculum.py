@@ -9,7 +9,7 @@ from ignisd.ember.english import Prose
 from ignisd.ember.facts import Fact
 from ignisd.ember.talk import Conversation, Level, Message, Talk, assistant, user
 
-__all__ = ["Conversation", "Level", "Message", "Probe", "assistant", "conversation", "user"]
+__all__ = ["Conversation", "Level", "Message", "assistant", "conversation", "user"]
 
 INVENTED = Prose()
 
@@ -152,37 +152,3 @@ def _next_asked(talk: Talk) -> Fact:
     if talk.rng.random() < 0.6:
         known = known[: max(1, len(known) // 3)]
     return talk.rng.choice(known)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A conversation that ends with a question for a fact told in it.
-
-    Args:
-        messages: the last one is the question.
-        told_at: index of the message that tells the fact.
-        answer: the expected reply.
-        form: the kind of fact.
-    """
-
-    messages: tuple[Message, ...]
-    told_at: int
-    answer: str
-    form: str
-
-
-def probe(rng: random.Random, held_out: bool, long_enough: Callable[[Probe], bool]) -> Probe:
-    """Three facts told, other talk until the probe is `long_enough`, and a question for one."""
-    told = forms.draw_facts(rng, 3, held_out)
-    asked_at = rng.randrange(len(told))
-    asked = told[asked_at]
-    question = user(asked.question(rng))
-    talk = Talk(rng, Level(), INVENTED)
-    for fact in told:
-        talk.say(fact.statement(rng))
-        talk.reply(tasks.acknowledgement([fact]), "")
-    while True:
-        drawn = Probe((*talk.messages, question), 2 * asked_at, asked.answer, asked.form.name)
-        if long_enough(drawn):
-            return drawn
-        rng.choice((tasks.chat, tasks.story, tasks.copy))(talk)

@@ -181,9 +181,8 @@ def call(talk: Talk) -> None:
     fields = _fields(talk, known)
     kind = rng.random()
     if fields and rng.random() < 0.45 and known is None:
-        name = rng.choice(tuple(fields))
-        talk.say(_with_field(rng, wanted.text, spoken(name)))
-        answered = {name: fields[name]}
+        text, answered = ask_for_field(rng, wanted.text, fields)
+        talk.say(text)
     else:
         talk.say(wanted.text)
         answered = fields
@@ -210,6 +209,14 @@ def _fields(talk: Talk, known: Known | None) -> dict[str, Any]:
     if rng.random() < 0.15:
         return {}
     return draw_fields(rng, set(talk.results), rng.choice((1, 1, 2, 2, 3, 4)), held_out=False)
+
+
+def ask_for_field(
+    rng: random.Random, text: str, fields: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """A request that also asks for one of the fields of the result, and that field."""
+    name = rng.choice(tuple(fields))
+    return _with_field(rng, text, spoken(name)), {name: fields[name]}
 
 
 def _with_field(rng: random.Random, text: str, field: str) -> str:
