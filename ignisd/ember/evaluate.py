@@ -7,6 +7,8 @@ has the keys and values that were asked for.
 """
 
 import argparse
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from pathlib import Path
 import jax.numpy as jnp
 from tokenizers import Tokenizer
 
-from ignisd.ember import WEIGHTS_DIR, probes
+from ignisd.ember import WEIGHTS_DIR, probes, served
+from ignisd.ember import tokenizer as ember_tokenizer
 from ignisd.ember.english import NOVEL, Prose, fetch, read_texts
 from ignisd.ember.measuring import (
     Model,
@@ -135,8 +138,30 @@ def _print_details(result: Result, options: argparse.Namespace, tokenizer: Token
         print(f"    {asked_for!r}: {given!r}, expected {outcome.probe.answer!r}")
 
 
-def main() -> None:
-    """Prints the table."""
+def served_probes(tokenizer: Tokenizer, prose: Prose, count: int) -> list[Probe]:
+    """Probes whose prompts are long enough to be resumed."""
+    found: list[Probe] = []
+    for distance in (256, 1024, 4096):
+        found += probes.recall_probes(Recall(distance), count, tokenizer, prose)
+    found += probes.recall_probes(Recall(256, enable_thinking=True), count, tokenizer, prose)
+    return found + probes.tool_probes(count) + probes.result_probes(count)
+
+
+def print_served(model: Path, some: Sequence[Probe]) -> bool:
+    """Prints a line for each pass; returns whether all answers equal the cold ones."""
+    print(served.HEADING)
+    cold: served.Pass | None = None
+    all_same = True
+    with tempfile.TemporaryDirectory() as folder:
+        for one in served.passes(model.resolve(), some, Path(folder)):
+            cold = cold or one
+            count = served.counted(one, cold, some)
+            all_same = all_same and count.num_as_cold == len(some)
+            print(count.line(), flush=True)
+    return all_same
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m ignisd.ember.evaluate",
         description=__doc__,
@@ -150,11 +175,29 @@ def main() -> None:
     )
     parser.add_argument("--forms", action="store_true", help="also by kind of fact")
     parser.add_argument("--misses", type=int, default=0, help="wrong replies to show")
-    options = parser.parse_args()
-    model = read_model(options.model)
+    parser.add_argument(
+        "--served",
+        action="store_true",
+        help="through a daemon: cold, resumed from each tier, after a restart",
+    )
+    parser.add_argument(
+        "--served-probes", type=int, default=8, help="probes of each kind with --served"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the table; ends with status 1 if a resumed answer is not the cold one."""
+    options = _parsed()
     texts = read_texts(fetch(NOVEL, options.texts)) if options.texts else ()
+    prose = Prose(texts)
+    if options.served:
+        tokenizer = ember_tokenizer.load(options.model)
+        some = served_probes(tokenizer, prose, options.served_probes)
+        sys.exit(0 if print_served(options.model, some) else 1)
+    model = read_model(options.model)
     print(HEADING)
-    for row in rows(model.tokenizer, Prose(texts), options.probes, options.distances):
+    for row in rows(model.tokenizer, prose, options.probes, options.distances):
         result = result_of(model, row)
         print(result.line(), flush=True)
         _print_details(result, options, model.tokenizer)
