@@ -33,19 +33,19 @@ class Focus:
 
 MIXTURE = (
     Focus(
-        6.0, 0,
+        5.0, 0,
         ((tasks.chat, 2.0), (tasks.story, 2.0), (tasks.document, 3.0), (tasks.copy, 0.7),
          (tasks.recite, 0.5), (json_talk.ask_json, 0.3), (tasks.pick, 0.3), (tasks.sums, 0.2)),
     ),
     Focus(1.0, 4, ((tasks.chat, 6.0), (tasks.story, 1.0), (tasks.recite, 0.5), (tasks.sums, 1.0))),
     Focus(
-        4.0, 3,
+        6.0, 3,
         ((tool_talk.call, 8.0), (tool_talk.ask_result, 1.0), (tasks.chat, 0.7), (tasks.story, 0.5),
          (tasks.document, 0.5)),
         has_tools=True,
     ),
     Focus(
-        2.0, 3,
+        3.0, 3,
         ((json_talk.ask_json, 8.0), (json_talk.ask_field, 1.5), (tasks.chat, 0.5),
          (tasks.story, 0.5)),
     ),

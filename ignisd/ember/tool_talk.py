@@ -109,7 +109,7 @@ def offer(rng: random.Random, count: int, held_out: bool = False) -> tuple[Schem
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for and the call that it stands for."""
+    """What the user asks for and the call that it stands for, its arguments in the same order."""
 
     schema: Schema
     text: str
@@ -127,13 +127,12 @@ def request(rng: random.Random, schema: Schema, held_out: bool = False) -> Reque
         names = (each.name for each in schema.parameters)
         return Request(schema, text, dict(zip(names, values, strict=True)))
     given = [each for each in schema.parameters if each.is_required or rng.random() < 0.5]
-    arguments = {each.name: each.value(rng, held_out) for each in given}
-    told = list(given)
     if rng.random() < 0.3:
-        rng.shuffle(told)
+        rng.shuffle(given)
     # What follows a list could be taken for one more item of it.
-    told.sort(key=lambda each: each.kind == "array")
-    return Request(schema, _asked(rng, schema, _told(rng, told, arguments)), arguments)
+    given.sort(key=lambda each: each.kind == "array")
+    arguments = {each.name: each.value(rng, held_out) for each in given}
+    return Request(schema, _asked(rng, schema, _told(rng, given, arguments)), arguments)
 
 
 def _told(rng: random.Random, given: list[Parameter], arguments: Arguments) -> str:
@@ -244,8 +243,9 @@ def _call_twice(talk: Talk, wanted: Request, thought: str) -> None:
     """One request for two calls of the same tool."""
     rng = talk.rng
     again = request(rng, wanted.schema)
+    declared = {each.name: each for each in wanted.schema.parameters}
     told = " and with ".join(
-        _told(rng, [each for each in wanted.schema.parameters if each.name in one], one)
+        _told(rng, [declared[name] for name in one], one)
         for one in (wanted.arguments, again.arguments)
     )
     talk.say(f"Use {wanted.schema.name} twice, with {told}.")

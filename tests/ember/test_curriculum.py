@@ -73,7 +73,7 @@ def test_reasoning_is_learnt_when_there_is_some():
     said = TOKENIZER.decode(
         [t for t, w in zip(tokens, weights, strict=True) if w == 1.0], skip_special_tokens=False
     )
-    assert said == "<think>\nHm.\n</think>\n\nYes.<|im_end|>"
+    assert said == "Hm.\n</think>\n\nYes.<|im_end|>"
 
 
 def test_rows_are_full_and_positions_restart_with_each_conversation():
