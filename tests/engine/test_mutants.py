@@ -5,6 +5,7 @@ import pytest
 from tests import faults_engine
 from tests.cases.collect import scenarios
 from tests.mutants import MUTANTS, detectors, notices, random_traffic
+from tests.noticed import TRIED_FIRST
 
 CLAIMED = {fault for real in (False, True) for one in scenarios(real=real) for fault in one.faults}
 """Faults that a scenario names; `tests/cases/test_claims.py` shows that it fails under them."""
@@ -24,3 +25,9 @@ def test_a_test_notices(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BOOKKEEPING - NEEDS_A_COUNT))
 def test_random_traffic_notices(name: str) -> None:
     assert notices(random_traffic, MUTANTS[name])
+
+
+def test_whom_a_fault_is_tried_on_first_is_among_its_detectors() -> None:
+    assert TRIED_FIRST.keys() <= MUTANTS.keys()
+    for name, first in TRIED_FIRST.items():
+        assert next(iter(detectors(MUTANTS[name]))).name == first, name
