@@ -132,7 +132,10 @@ def restored_tokens_uncounted() -> Plant:
 @mutant
 def a_page_more_is_asked_for_below() -> Plant:
     """A lower tier is asked only for what leaves a whole page to read."""
-    return patch.object(tier_index, "resume_points", lambda tokens: range(64, tokens - 64, 64))
+    real = tier_index.where_to_resume
+    return patch.object(
+        tier_index, "where_to_resume", lambda tokens, *more: real(tokens - 64, *more)
+    )
 
 
 @mutant

@@ -24,6 +24,7 @@ from tests import (
     faults_lifecycle,
     faults_plan,
     faults_restart,
+    faults_retention,
     faults_reuse,
     faults_tiers,
 )
@@ -67,6 +68,7 @@ FAULTS = (
     faults_lifecycle,
     faults_plan,
     faults_restart,
+    faults_retention,
     faults_reuse,
     faults_tiers,
 )
