@@ -1,152 +1,17 @@
-"""Groups: what each needs, how intervals are read, and where all of them together let one resume.
-
-The fake model has all four groups. It keeps, per state and group, the positions whose keys, values
-or images it has, so an oracle that knows nothing of pages, digests or policies can say from where a
-prompt could go on.
-"""
-
-import random
-from dataclasses import dataclass, field
+"""Groups: what each needs, how intervals are read, and where nothing is kept."""
 
 import pytest
 
-from state.chain import chain_of
 from state.groups import (
     Group,
     GroupName,
     Intervals,
-    must_hit,
     read_intervals,
     resume_points,
     where_to_resume,
 )
-from state.retained import Kind
-from state.retention import Cut, Marks, RetentionPolicy
-from state.reuse import Match, ReuseIndex
-from state.spec import PAGE_TOKENS
-from tests.planting import catches
-from tests.state.builders import FINGERPRINT, retained
-
-FULL = Group(GroupName.FULL, 640)
-WINDOW = Group(GroupName.WINDOW, 64, window_tokens=200, is_shifted=True)
-LINEAR = Group(GroupName.LINEAR, 5000, is_image=True)
-DRAFTER = Group(GroupName.DRAFTER, 32, window_tokens=130, is_inert=True)
-MODEL = (FULL, WINDOW, LINEAR, DRAFTER)
-EVERY = frozenset(group.name for group in MODEL)
-
-
-@dataclass
-class FakeHybrid:
-    """States of a model with all four groups, and what each group has of each."""
-
-    index: ReuseIndex = field(
-        default_factory=lambda: ReuseIndex.empty(FINGERPRINT, must_hit(MODEL))
-    )
-    items: dict[int, dict[GroupName, set[int]]] = field(default_factory=dict)
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-
-    def read(self, prompt: list[int], policy: RetentionPolicy, marks: Marks) -> None:
-        """Keep what the policy says of a prompt."""
-        for cut in policy.cuts(marks, len(prompt), 0):
-            self.keep(prompt, cut)
-
-    def keep(self, prompt: list[int], cut: Cut) -> None:
-        """Keep a state; of each group that keeps something there, all that it needs."""
-        names = EVERY if cut.groups is None else cut.groups
-        chain = chain_of(prompt)
-        if self.index.find(chain, cut.position) is not None:
-            return
-        id = len(self.items) + 1
-        self.items[id] = {
-            group.name: set(group.needs(cut.position)) for group in MODEL if group.name in names
-        }
-        self.tokens[id] = prompt[: cut.position]
-        state = retained(id, chain, cut.position, kind=cut.kind)
-        object.__setattr__(state, "groups", frozenset(names))
-        self.index = self.index.insert(state)
-
-    def hit(self, prompt: list[int]) -> int:
-        """Tokens that a request of the prompt resumes at."""
-        found = self.index.longest_match(chain_of(prompt), len(prompt))
-        return found.length if isinstance(found, Match) else 0
-
-    def oracle(self, prompt: list[int]) -> int:
-        """The same, by looking at every position of every state."""
-        best = 0
-        for id, tokens in self.tokens.items():
-            length = len(tokens)
-            if length < len(prompt) and prompt[:length] == tokens and self._goes_on(id, length):
-                best = max(best, length)
-        return best
-
-    def _goes_on(self, id: int, length: int) -> bool:
-        """Whether the groups that must hit have every token that they will look back at."""
-        has = self.items[id]
-        if LINEAR.name not in has or length // PAGE_TOKENS - 1 not in has[LINEAR.name]:
-            return False
-        if any(token // PAGE_TOKENS not in has.get(FULL.name, ()) for token in range(length)):
-            return False
-        assert WINDOW.window_tokens is not None
-        last = range(max(length - (WINDOW.window_tokens - 1), 0), length)
-        return all(token // PAGE_TOKENS in has.get(WINDOW.name, ()) for token in last)
-
-
-@catches("the-first-group-decides", "one-group-holds-nobody-back")
-def test_v38_four_groups_hit_where_the_oracle_says() -> None:
-    deep = 0
-    for seed in range(60):
-        rng = random.Random(seed)
-        fake = FakeHybrid()
-        policy = RetentionPolicy(
-            by_group=tuple(
-                (group.name, 64 * rng.choice((0, 1, 2, 3, 4, 6))) for group in MODEL[1:]
-            ),
-            inert=frozenset({GroupName.DRAFTER}),
-        )
-        root = [rng.randrange(900) for _ in range(rng.randint(200, 1500))]
-        prompts = [root]
-        for _ in range(5):
-            known = rng.choice(prompts)
-            keep = rng.randint(0, len(known))
-            prompts.append(known[:keep] + [rng.randrange(900) for _ in range(rng.randint(1, 400))])
-        for prompt in prompts:
-            opener = rng.choice((None, len(prompt)))
-            fake.read(prompt, policy, Marks(opener=opener))
-            # States of which some group has been given up, as its own interval would.
-            place = rng.randrange(64, 64 + len(prompt)) // 64 * 64
-            if place < len(prompt):
-                lacks = rng.choice((GroupName.WINDOW, GroupName.LINEAR, GroupName.DRAFTER))
-                fake.keep(prompt, Cut(place, Kind.PERIODIC, EVERY - {lacks}))
-        for prompt in prompts:
-            for tokens in (prompt, prompt[: rng.randint(1, len(prompt))], [*prompt, 1, 2, 3]):
-                assert fake.hit(tokens) == fake.oracle(tokens)
-                deep += fake.hit(tokens) > 0
-    assert deep > 200
-
-
-@catches("one-interval-for-all-groups")
-def test_v43_the_interval_of_an_inert_group_changes_its_own_occupancy_alone() -> None:
-    prompt = list(range(4000))
-    seen = set()
-    occupied = []
-    for own in (0, 512, 1024):
-        fake = FakeHybrid()
-        policy = RetentionPolicy(
-            by_group=((WINDOW.name, 512), (LINEAR.name, 512), (DRAFTER.name, own)),
-            inert=frozenset({GroupName.DRAFTER}),
-        )
-        fake.read(prompt, policy, Marks(opener=4000))
-        hits = tuple(fake.hit([*prompt[:keep], 9999]) for keep in range(64, 4000, 70))
-        held = {
-            group.name: sum(len(has.get(group.name, ())) for has in fake.items.values())
-            for group in MODEL
-        }
-        occupied.append(held.pop(GroupName.DRAFTER) // DRAFTER.items_per_point)
-        seen.add((hits, tuple(held.items())))
-        assert max(hits) > 0
-    # The end of the prompt, and seven periodic points or three of them.
-    assert occupied == [1, 8, 4]
-    assert len(seen) == 1
+from state.retention import RetentionPolicy
+from tests.state.fake_hybrid import DRAFTER, FULL, LINEAR, MODEL, WINDOW
 
 
 def test_nothing_is_kept_where_nobody_could_resume() -> None:
