@@ -100,9 +100,9 @@ def test_answers_are_exact_at_every_interval_from_every_tier() -> None:
         harness = Tiered(
             num_host_slots=6,
             interval_tokens=interval,
-            num_cells=80,
+            num_cells=60,
             disk_bytes=1 << 22,
-            low_cells=30,
+            low_cells=20,
             num_pages=300,
         )
         prompts = [chat(words(300, who), words(330 + 64 * who, 9 + who)) for who in range(5)]
