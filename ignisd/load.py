@@ -92,6 +92,7 @@ class Loaded:
             settled=self.settled(),
             kv_ram=self.below.facts(),
             kv_disk=None if self.disk is None else self.disk.facts(),
+            rates=_rates_told(self.below),
         )
 
     def settled(self) -> Mapping[str, object]:
@@ -312,6 +313,19 @@ def _say_policy(settings: Settings, planned: Planned, below: Below, disk: DiskTi
         kv_disk_floor=None if disk is None else shown_floor(disk.floor_tokens),
     )
     say_groups(settings, planned.kept, planned.policy, sizes.max_context, sizes.num_slots)
+
+
+def _rates_told(below: Below) -> Mapping[str, float]:
+    """What the advisor makes its clock of."""
+    rates = below.rates
+    if rates is None:
+        return {}
+    return {
+        "prefill_tokens_s": rates.prefill_tokens_s,
+        "decode_ms": rates.decode_ms,
+        "raise_bytes_s": rates.raise_bytes_s,
+        "cell_bytes": float(below.sizes.cell_bytes),
+    }
 
 
 def clock_ms() -> float:

@@ -336,6 +336,14 @@ class Settings(TierSettings):
         chapter=_WATCH,
         meta="none|vllm",
     )
+    trace_path: Path | None = declare(
+        Folder(),
+        None,
+        "file to record requests in for ignisd advise: sizes and salted page hashes, no text and "
+        "no tokens",
+        chapter=_WATCH,
+        meta="FILE",
+    )
     check: bool = declare(
         Switch(),
         "off",

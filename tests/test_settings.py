@@ -57,6 +57,7 @@ OTHER = {
     "reuse_retained_interactive_ttl": "1.5",
     "kv_disk_bytes": "4G",
     "kv_disk_path": "/srv/states",
+    "trace_path": "/srv/trace.jsonl",
     "kv_disk_floor": "8192",
     "kv_disk_persist": "off",
     "kv_disk_drain_ms": "0",
