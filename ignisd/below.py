@@ -89,7 +89,6 @@ class Below:
             image_bytes=sizes.image_bytes,
             window_bytes=self.window_bytes,
             ram_floor_tokens=self.ram_floor_tokens,
-            ttl_ms=self.ttl_ms,
         )
         return Tiers(limits, Arena.empty(sizes.num_cells, sizes.image_cells, sizes.cell_bytes))
 

@@ -224,8 +224,9 @@ def _loaded(
     watch = Stopwatch(lambda: time.perf_counter() * 1000.0)
     inexact = tuple(probe(params, shape, programs, device, watch))
     _say_exactness(inexact)
+    num_host_slots = planned.sizes.num_host_slots
     runner = DeviceRunner(
-        params, shape, programs, device, planned.sizes.num_host_slots, rows=below.rows
+        params, shape, programs, device, num_host_slots, rows=below.rows, clock=watch.clock
     )
     below = measured(below, settings, runner, watch)
     stamp = fingerprint_of(planned, forward_spec, across_starts=below.disk is not None)

@@ -58,6 +58,11 @@ class Chain:
         return len(self.raw) // TOKEN_BYTES
 
     @property
+    def num_bytes(self) -> int:
+        """Host memory that the tokens and digests take."""
+        return len(self.raw) + sum(map(len, self.digests))
+
+    @property
     def tokens(self) -> npt.NDArray[np.int32]:
         """[num_tokens] int32, read-only: the token ids."""
         return np.frombuffer(self.raw, "<i4")

@@ -130,6 +130,10 @@ class Lane:
         return self.last_token
 
 
+RAISE_MS = 0.25
+"""What each thing that comes up takes."""
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Bytes on their way to cells, which lie there once their round was fetched."""
@@ -194,7 +198,8 @@ class FakeDevice:
                 raise Disagreement(f"request {step.sequence_id} samples twice in a round")
             tokens[step.sequence_id] = lane.sample()
         rows = 0 if work.prefill is None else len(work.prefill.tokens)
-        return RoundResult(work.number, tokens, tuple(captured), rows)
+        raised = len(work.raises) + sum(bool(start.image_cells) for start in work.starts)
+        return RoundResult(work.number, tokens, tuple(captured), rows, raised * RAISE_MS)
 
     def lower(self, work: Lower, number: int) -> None:
         """Send pages and perhaps an image down."""

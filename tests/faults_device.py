@@ -1,6 +1,6 @@
 """Faults of the runner: what the device is told of a chunk and of a lane."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +11,7 @@ from ignisd.engine import runner
 from ignisd.engine.cells import CellStore
 from ignisd.engine.image_store import ImageStore
 from ignisd.engine.runner import DeviceRunner
-from ignisd.engine.types import LaneStart
+from ignisd.engine.types import LaneStart, Round
 from ignisd.model.forward import Chunk
 from tests.planting import mutant
 
@@ -86,3 +86,17 @@ def what_went_down_is_kept() -> Plant:
         return kept[-1]
 
     return patch.object(CellStore, "image", image)
+
+
+@mutant
+def moved_after_the_step_whatever_it_writes() -> Plant:
+    """Pages are copied after the decode step of their round, those too that it writes."""
+    real = DeviceRunner._move_pages
+
+    def at_rest(self: DeviceRunner, work: Round, since: Any = None) -> float:
+        return real(self, work)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(DeviceRunner, "_moves_beside", lambda self, work: True))
+    stack.enter_context(patch.object(DeviceRunner, "_move_pages", at_rest))
+    return stack

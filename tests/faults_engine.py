@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from ignisd.engine import admission, captures, check, delivery, room, scheduler
+from ignisd.engine import admission, captures, check, delivery, leaving, room, scheduler
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import Capture, DecodeLane, LaneSave, LaneStart, Round
 from ignisd.engine.world import World, finish, with_sequence
@@ -221,7 +221,7 @@ def interrupted_behind_its_lane() -> AbstractContextManager[Any]:
         pages = world.pages.drop(noted.table[-1:])
         return replace(world, pages=pages, interrupted=(*world.interrupted[:-1], short))
 
-    return patch.object(scheduler, "interrupt", interrupt)
+    return patch.object(leaving, "interrupt", interrupt)
 
 
 @mutant

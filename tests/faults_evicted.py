@@ -6,7 +6,16 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from ignisd.engine import admission, ahead, demotion, eviction, restoring, scheduler, world
+from ignisd.engine import (
+    admission,
+    ahead,
+    captures,
+    demotion,
+    eviction,
+    restoring,
+    scheduler,
+    world,
+)
 from ignisd.engine.answer import Answer
 from ignisd.engine.moves import Lower
 from ignisd.engine.types import DecodeLane, Phase, Round
@@ -127,9 +136,9 @@ def people_give_way_to_people() -> Plant:
     """A request that finds no lane evicts whoever came last, of its own class too."""
 
     def evict(world: World, seq: Sequence, wanted_pages: int, now_ms: float) -> World:
-        if eviction._evicting(world):
+        if eviction.goes_down(world):
             return world
-        return eviction._begin(world, eviction._movable(world), wanted_pages)
+        return eviction._begin(world, eviction._movable(world), wanted_pages, now_ms)
 
     return patch.object(admission, "evict_for_entry", evict)
 
@@ -144,11 +153,13 @@ def nobody_is_spared() -> Plant:
 def the_first_gives_way() -> Plant:
     """Of several that could give way the one goes that came first and has read its prompt."""
 
-    def begin(world: World, lower: list[Sequence], wanted_pages: int) -> World:
+    def begin(world: World, lower: list[Sequence], wanted_pages: int, now_ms: float) -> World:
         if not lower:
             return world
         victim = min(lower, key=lambda seq: (seq.phase is not Phase.DECODING, seq.request.id))
-        return with_sequence(world, replace(victim, phase=Phase.EVICTING, parked=False))
+        return with_sequence(
+            world, replace(victim, phase=Phase.EVICTING, parked=False, waits_from_ms=now_ms)
+        )
 
     return patch.object(eviction, "_begin", begin)
 
@@ -157,7 +168,9 @@ def the_first_gives_way() -> Plant:
 def evicted_for_nothing() -> Plant:
     """Sequences give way to a request that does not fit even without all of them."""
     real = eviction._begin
-    return patch.object(eviction, "_begin", lambda world, lower, wanted: real(world, lower, 0))
+    return patch.object(
+        eviction, "_begin", lambda world, lower, wanted, now_ms: real(world, lower, 0, now_ms)
+    )
 
 
 @mutant
@@ -229,7 +242,7 @@ def agents_never_age() -> Plant:
         _, arrival_ms, number = real(seq, *more)
         return int(seq.request.cls is Class.AGENT), arrival_ms, number
 
-    return _everywhere("standing", standing, admission, scheduler)
+    return _everywhere("standing", standing, admission, eviction, scheduler)
 
 
 @mutant
@@ -265,3 +278,52 @@ def window_holds_decoding_up() -> Plant:
         return real(world, now_ms)
 
     return patch.object(scheduler, "_plan_decode", plan_decode)
+
+
+@mutant
+def the_aged_wait_for_who_came_later() -> Plant:
+    """An agent's request that has waited its time is next, and takes no lane from anybody."""
+    real = eviction.below_entry
+
+    def lower(world: World, seq: Sequence, now_ms: float) -> list[Sequence]:
+        return real(world, seq, now_ms) if seq.request.cls is Class.INTERACTIVE else []
+
+    return patch.object(eviction, "below_entry", lower)
+
+
+@mutant
+def running_counts_as_waiting() -> Plant:
+    """An agent's sequence that ran for long and gives way is next at once, and is spared."""
+
+    def since_it_came(seq: Sequence, limits: Any, now_ms: float) -> bool:
+        return bool(now_ms - seq.request.arrival_ms >= limits.ageing_ms)
+
+    return _everywhere("aged", since_it_came, world, admission, eviction)
+
+
+@mutant
+def half_a_prompt_leaves_with_its_client() -> Plant:
+    """A request that leaves on its way down, or below, leaves nothing of what it has read."""
+
+    def only_in_its_lane(world: World, seq: Sequence) -> Any:
+        if seq.phase is Phase.PREFILLING:
+            world = captures.interrupt(world, seq)
+        return world, seq
+
+    return patch.object(scheduler, "keep_read", only_in_its_lane)
+
+
+@mutant
+def what_sinks_is_taken_for_whole() -> Plant:
+    """What was left on its way down is sent no further, and is found before all of it came."""
+
+    def landed(world: World) -> World:
+        tiers = world.tiers
+        for one in world.sinking:
+            assert tiers is not None
+            landings = (*tiers.landings, (world.next_round, one.stored_id))
+            tiers = replace(tiers, landings=landings)
+            world = replace(world, pages=world.pages.drop(one.table))
+        return replace(world, tiers=tiers, sinking=())
+
+    return patch.object(scheduler, "plan_sinking", landed)

@@ -14,7 +14,7 @@ from ignisd.engine import (
     restoring,
     scheduler,
 )
-from ignisd.engine.types import Phase, Request, Tier
+from ignisd.engine.types import Phase, Request, RoundResult, Tier
 from ignisd.engine.world import Below, World, count
 from ignisd.http import salts
 from state import groups
@@ -169,3 +169,14 @@ def salts_are_not_tagged() -> Plant:
     stack.enter_context(patch.object(salts, "_BY_CLIENT", b""))
     stack.enter_context(patch.object(salts, "_BY_KEY", b""))
     return stack
+
+
+@mutant
+def time_of_a_restore_untold() -> Plant:
+    """What comes up in one round is told to have taken no time."""
+    real = scheduler._started
+
+    def started(world: World, result: RoundResult) -> World:
+        return real(world, replace(result, raised_ms=0.0))
+
+    return patch.object(scheduler, "_started", started)

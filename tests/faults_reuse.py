@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from ignisd.chat import output
-from ignisd.engine import accounts, admission, captures, check, room, scheduler
+from ignisd.engine import accounts, admission, captures, check, leaving, room, scheduler
 from ignisd.engine.loop import Engine
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import FinishReason, LaneStart, Phase, SamplingParams
@@ -101,7 +101,7 @@ def a_kind_is_for_ever() -> Plant:
 @mutant
 def cancelled_prefill_is_lost() -> Plant:
     """A cancelled prefill leaves nothing."""
-    return patch.object(scheduler, "interrupt", lambda world, seq: world)
+    return patch.object(leaving, "interrupt", lambda world, seq: world)
 
 
 @mutant

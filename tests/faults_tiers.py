@@ -312,3 +312,16 @@ def nothing_bounds_the_files() -> Plant:
 def a_second_copy_is_made_in_advance() -> Plant:
     """A large state that has gone down stays on the device as well."""
     return patch.object(scheduler, "landed_ahead", lambda world, one: world)
+
+
+@mutant
+def the_worst_goes_down_first() -> Plant:
+    """What gives way first takes the window of the round, and the newest turn is lost."""
+
+    real = room.who_leaves
+
+    def worst_first(world: World, num_pages: int, now_ms: float) -> Any:
+        leaving = real(world, num_pages, now_ms)
+        return leaving and leaving[::-1]
+
+    return patch.object(room, "who_leaves", worst_first)

@@ -30,8 +30,13 @@ from tests import (
 )
 from tests.cases.collect import scenarios
 from tests.engine import (
+    test_ageing,
     test_ahead,
+    test_beside,
     test_control,
+    test_demotion,
+    test_leaving,
+    test_restored,
     test_reuse,
     test_scheduler,
     test_tiers,
@@ -40,6 +45,7 @@ from tests.engine import (
 from tests.engine.simulation import Simulation
 from tests.http import test_control_stories
 from tests.lifecycle import test_rest, test_switch
+from tests.noticed import TRIED_FIRST
 from tests.plan import test_rates, test_tier_plan, test_ttl
 from tests.planting import CLAIMS, MUTANTS, Claim, Mutant, notices
 from tests.state.tiers import (
@@ -76,10 +82,11 @@ OWN_TESTS = {
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
     faults_control.__name__: (test_control, test_totals, test_control_stories),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),
-    faults_evicted.__name__: (test_tiers, test_ahead),
-    faults_found.__name__: (test_tiers, test_ahead),
-    faults_tiers.__name__: (test_tiers, test_ahead),
+    faults_evicted.__name__: (test_ageing, test_leaving, test_tiers, test_ahead),
+    faults_found.__name__: (test_restored, test_tiers, test_ahead),
+    faults_tiers.__name__: (test_tiers, test_ahead, test_demotion),
     faults_lifecycle.__name__: (test_switch, test_rest),
+    faults_device.__name__: (test_beside,),
     faults_disk.__name__: (test_shelf, test_format, test_files, test_jobs, test_disk_machine),
 }
 """Where the detectors of a module's faults are, for those that the scheduler cannot see."""
@@ -101,20 +108,22 @@ def random_traffic() -> None:
         Simulation(seed).run()
 
 
-def detectors(planted: Mutant) -> Iterator[Detector]:
-    """The scenarios that are quick, the tests of the scheduler, then random traffic.
-
-    Where the fault's module has tests of its own, these.
+def detectors(planted: Mutant) -> list[Detector]:
+    """The tests of the scheduler, which are quick, random traffic, then the scenarios; where the
+    fault's module has tests of its own, these. The one that is known to notice it comes first.
     """
+    known = TRIED_FIRST.get(planted.name)
+    return sorted(_all_detectors(planted), key=lambda one: one.name != known)
+
+
+def _all_detectors(planted: Mutant) -> Iterator[Detector]:
     own = OWN_TESTS.get(planted.plant.__module__)
-    if own is not None:
-        yield from (Detector(name, test) for module in own for name, test in _tests_of(module))
-        return
-    yield from map(_detector, scenarios())
-    for module in (test_reuse, test_scheduler):
+    for module in own or (test_scheduler, test_reuse):
         for name, test in _tests_of(module):
             yield Detector(name, test)
-    yield Detector(random_traffic.__name__, random_traffic)
+    if own is None:
+        yield Detector(random_traffic.__name__, random_traffic)
+        yield from map(_detector, scenarios())
 
 
 def _detector(claim: Claim) -> Detector:

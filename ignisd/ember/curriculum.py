@@ -9,7 +9,7 @@ from ignisd.ember.english import Prose
 from ignisd.ember.facts import Fact
 from ignisd.ember.talk import Conversation, Level, Message, Talk, assistant, user
 
-__all__ = ["Conversation", "Level", "Message", "Probe", "assistant", "conversation", "user"]
+__all__ = ["Conversation", "Level", "Message", "assistant", "conversation", "user"]
 
 INVENTED = Prose()
 
@@ -33,19 +33,19 @@ class Focus:
 
 MIXTURE = (
     Focus(
-        6.0, 0,
+        5.0, 0,
         ((tasks.chat, 2.0), (tasks.story, 2.0), (tasks.document, 3.0), (tasks.copy, 0.7),
          (tasks.recite, 0.5), (json_talk.ask_json, 0.3), (tasks.pick, 0.3), (tasks.sums, 0.2)),
     ),
     Focus(1.0, 4, ((tasks.chat, 6.0), (tasks.story, 1.0), (tasks.recite, 0.5), (tasks.sums, 1.0))),
     Focus(
-        4.0, 3,
+        6.0, 3,
         ((tool_talk.call, 8.0), (tool_talk.ask_result, 1.0), (tasks.chat, 0.7), (tasks.story, 0.5),
          (tasks.document, 0.5)),
         has_tools=True,
     ),
     Focus(
-        2.0, 3,
+        3.0, 3,
         ((json_talk.ask_json, 8.0), (json_talk.ask_field, 1.5), (tasks.chat, 0.5),
          (tasks.story, 0.5)),
     ),
@@ -152,37 +152,3 @@ def _next_asked(talk: Talk) -> Fact:
     if talk.rng.random() < 0.6:
         known = known[: max(1, len(known) // 3)]
     return talk.rng.choice(known)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A conversation that ends with a question for a fact told in it.
-
-    Args:
-        messages: the last one is the question.
-        told_at: index of the message that tells the fact.
-        answer: the expected reply.
-        form: the kind of fact.
-    """
-
-    messages: tuple[Message, ...]
-    told_at: int
-    answer: str
-    form: str
-
-
-def probe(rng: random.Random, held_out: bool, long_enough: Callable[[Probe], bool]) -> Probe:
-    """Three facts told, other talk until the probe is `long_enough`, and a question for one."""
-    told = forms.draw_facts(rng, 3, held_out)
-    asked_at = rng.randrange(len(told))
-    asked = told[asked_at]
-    question = user(asked.question(rng))
-    talk = Talk(rng, Level(), INVENTED)
-    for fact in told:
-        talk.say(fact.statement(rng))
-        talk.reply(tasks.acknowledgement([fact]), "")
-    while True:
-        drawn = Probe((*talk.messages, question), 2 * asked_at, asked.answer, asked.form.name)
-        if long_enough(drawn):
-            return drawn
-        rng.choice((tasks.chat, tasks.story, tasks.copy))(talk)

@@ -1,75 +1,114 @@
-"""How often ember repeats a fact that it was told some hundred tokens earlier.
+"""How well ember repeats, calls tools, writes JSON and reads English.
 
-Every probe tells three facts whose values were held out of training, talks of other things, and
-asks for one of them. It counts when greedy decoding would give exactly the expected reply with its
-end: each of its tokens is the likeliest one after those before it.
+Every probe is of values, tools and keys that were held out of training. It counts when greedy
+decoding gives exactly the expected reply with its end. A call is valid when the daemon's parser
+reads it as one of an offered tool with arguments of its schema; JSON is valid when it parses and
+has the keys and values that were asked for.
 """
 
 import argparse
-import random
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from tokenizers import Tokenizer
 
-from ignisd.ember import WEIGHTS_DIR, checkpoint
+from ignisd.ember import WEIGHTS_DIR, probes, served
 from ignisd.ember import tokenizer as ember_tokenizer
-from ignisd.ember.curriculum import Probe, probe
-from ignisd.ember.network import Batch, Params, Shape, forward
-from ignisd.ember.render import render
+from ignisd.ember.english import NOVEL, Prose, fetch, read_texts
+from ignisd.ember.measuring import (
+    Model,
+    Outcome,
+    answer_all,
+    answers_of,
+    bits_per_byte,
+    is_valid_call,
+    is_valid_json,
+    read_model,
+)
+from ignisd.ember.network import Params, Shape
+from ignisd.ember.probes import Probe, Recall
+from ignisd.ember.reading import Answer
 
-EVALUATION_SEED = 20_260_101
-DISTANCES = (64, 256, 512, 1024)
+DISTANCES = (256, 1024, 4096, 8192)
+VARIED_DISTANCES = (1024, 4096)
+DEFAULT_PROBES = 200
+NOVEL_BYTES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """Results at one distance.
+class Row:
+    """A line of the table: what is tried, on which probes, and what else counts as valid."""
 
-    Args:
-        by_form: kind of fact, probes of that kind, right ones.
-        misses: the probes that went wrong, with the likeliest tokens instead.
-    """
+    name: str
+    probes: Sequence[Probe]
+    valid: Callable[[Probe, Answer], bool] | None = None
 
-    distance_tokens: int
-    num_probes: int
-    num_right: int
-    by_form: tuple[tuple[str, int, int], ...]
-    misses: tuple[tuple[Probe, str], ...]
+
+def rows(
+    tokenizer: Tokenizer, prose: Prose, count: int, distances: Sequence[int] = DISTANCES
+) -> Iterator[Row]:
+    """The lines of the table; at 4,096 tokens and beyond there are fewer probes."""
+    for distance in distances:
+        how = Recall(distance)
+        yield _recall_row(f"recall at {distance:,}", how, count, tokenizer, prose)
+    for distance in (each for each in VARIED_DISTANCES if each in distances):
+        how = Recall(distance, has_rivals=True)
+        yield _recall_row(f"among rivals at {distance:,}", how, count // 2, tokenizer, prose)
+        how = Recall(distance, is_updated=True)
+        yield _recall_row(f"updated at {distance:,}", how, count // 2, tokenizer, prose)
+    how = Recall(distances[0], enable_thinking=True)
+    yield _recall_row(f"thinking at {distances[0]:,}", how, count, tokenizer, prose)
+    yield Row("exact copies", probes.copy_probes(count))
+    yield Row("calls of unseen tools", probes.tool_probes(count), is_valid_call)
+    yield Row("answers from their results", probes.result_probes(count))
+    yield Row("JSON", probes.json_probes(count), is_valid_json)
+
+
+def _recall_row(name: str, how: Recall, count: int, tokenizer: Tokenizer, prose: Prose) -> Row:
+    count = max(1, count * 2048 // max(2048, how.distance_tokens))
+    return Row(name, probes.recall_probes(how, count, tokenizer, prose))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A line of the table, filled in."""
+
+    row: Row
+    outcomes: Sequence[Outcome]
+    num_valid: int | None
+
+    @property
+    def num_right(self) -> int:
+        """Probes answered exactly."""
+        return sum(outcome.is_right for outcome in self.outcomes)
 
     @property
     def rate(self) -> float:
         """Share of probes answered exactly."""
-        return self.num_right / self.num_probes
+        return self.num_right / len(self.outcomes)
+
+    def line(self) -> str:
+        """The line as it is printed."""
+        count = len(self.outcomes)
+        valid = "" if self.num_valid is None else f"{self.num_valid / count:.1%}"
+        return f"{self.row.name:<28} {count:>7} {self.rate:>8.1%} {valid:>8}"
 
 
-def probes_at(
-    distance_tokens: int, count: int, tokenizer: Tokenizer, seed: int = EVALUATION_SEED
-) -> list[Probe]:
-    """Probes whose fact ends 0.9 to 1.15 times `distance_tokens` before the reply begins."""
-    rng = random.Random(f"{seed}/{distance_tokens}")
-    found: list[Probe] = []
-    while len(found) < count:
-        drawn = probe(rng, held_out=True, long_enough=partial(_reaches, distance_tokens, tokenizer))
-        if distance_of(drawn, tokenizer) <= 1.15 * distance_tokens + 16:
-            found.append(drawn)
-    return found
+HEADING = f"{'':<28} {'probes':>7} {'exact':>8} {'valid':>8}"
 
 
-def _reaches(distance_tokens: int, tokenizer: Tokenizer, drawn: Probe) -> bool:
-    return distance_of(drawn, tokenizer) >= 0.9 * distance_tokens
-
-
-def distance_of(drawn: Probe, tokenizer: Tokenizer) -> int:
-    """Tokens between the message that tells the fact and the reply, the opener included."""
-    after = drawn.messages[drawn.told_at + 1 :]
-    return len(tokenizer.encode(render(after, opener=True)).ids)
+def result_of(model: Model, row: Row) -> Result:
+    """Tries the probes of a row."""
+    outcomes = answer_all(model, row.probes)
+    if row.valid is None:
+        return Result(row, outcomes, None)
+    answers = zip(row.probes, answers_of(model, outcomes), strict=True)
+    return Result(row, outcomes, sum(row.valid(probe, answer) for probe, answer in answers))
 
 
 def measure(
@@ -79,86 +118,92 @@ def measure(
     distance_tokens: int,
     count: int,
     dtype: jnp.dtype = jnp.float32,
-    rows_at_once: int = 32,
-) -> Recall:
-    """Recall over `count` probes at one distance."""
-    probes = probes_at(distance_tokens, count, tokenizer)
-    misses: list[tuple[Probe, str]] = []
-    for first in range(0, count, rows_at_once):
-        some = probes[first : first + rows_at_once]
-        for drawn, (given, expected) in zip(
-            some, _best_replies(params, shape, tokenizer, some, rows_at_once, dtype), strict=True
-        ):
-            if given != expected:
-                misses.append((drawn, tokenizer.decode(given, skip_special_tokens=False)))
-    asked = Counter(drawn.form for drawn in probes)
-    missed = Counter(drawn.form for drawn, _ in misses)
-    by_form = tuple((form, asked[form], asked[form] - missed[form]) for form in sorted(asked))
-    return Recall(distance_tokens, count, count - len(misses), by_form, tuple(misses))
+) -> Result:
+    """Recall over `count` probes at one distance, for a model in training."""
+    model = Model(params, shape, tokenizer, dtype=dtype)
+    row = Row("recall", probes.recall_probes(Recall(distance_tokens), count, tokenizer, Prose()))
+    return result_of(model, row)
 
 
-def _best_replies(
-    params: Params,
-    shape: Shape,
-    tokenizer: Tokenizer,
-    probes: list[Probe],
-    num_rows: int,
-    dtype: jnp.dtype,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Per probe the likeliest token at each place of the expected reply, and that reply."""
-    encoded = [
-        (
-            tokenizer.encode(render(drawn.messages, opener=True)).ids,
-            tokenizer.encode(drawn.answer + "<|im_end|>").ids,
-        )
-        for drawn in probes
-    ]
-    longest = max(len(prompt) + len(reply) for prompt, reply in encoded)
-    length = -(-longest // 256) * 256
-    tokens = np.zeros((num_rows, length), np.int32)
-    for row, (prompt, reply) in enumerate(encoded):
-        tokens[row, : len(prompt) + len(reply)] = prompt + reply
-    likeliest = np.asarray(_argmax_program(shape, dtype)(params, jnp.asarray(tokens)))
-    for row, (prompt, reply) in enumerate(encoded):
-        begin = len(prompt) - 1
-        yield likeliest[row, begin : begin + len(reply)].tolist(), reply
+def _print_details(result: Result, options: argparse.Namespace, tokenizer: Tokenizer) -> None:
+    if options.forms:
+        asked = Counter(outcome.probe.form for outcome in result.outcomes)
+        right = Counter(outcome.probe.form for outcome in result.outcomes if outcome.is_right)
+        for form in sorted(asked):
+            print(f"    {form:<20} {right[form]:>4} of {asked[form]}")
+    wrong = [outcome for outcome in result.outcomes if not outcome.is_right]
+    for outcome in wrong[: options.misses]:
+        given = tokenizer.decode(list(outcome.given), skip_special_tokens=False)
+        asked_for = str(outcome.probe.messages[-1]["content"])[-200:]
+        print(f"    {asked_for!r}: {given!r}, expected {outcome.probe.answer!r}")
 
 
-@cache
-def _argmax_program(shape: Shape, dtype: jnp.dtype) -> Callable[[Params, jax.Array], jax.Array]:
-    @jax.jit
-    def program(params: Params, tokens: jax.Array) -> jax.Array:
-        zeros = jnp.zeros_like(tokens)
-        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
-        batch = Batch(tokens, positions, zeros, zeros)
-        return jnp.argmax(forward(params, batch, shape, dtype), -1)
-
-    return program
+def served_probes(tokenizer: Tokenizer, prose: Prose, count: int) -> list[Probe]:
+    """Probes whose prompts are long enough to be resumed."""
+    found: list[Probe] = []
+    for distance in (256, 1024, 4096):
+        found += probes.recall_probes(Recall(distance), count, tokenizer, prose)
+    found += probes.recall_probes(Recall(256, enable_thinking=True), count, tokenizer, prose)
+    return found + probes.tool_probes(count) + probes.result_probes(count)
 
 
-def main() -> None:
-    """Prints recall by distance, and by kind of fact if asked."""
+def print_served(model: Path, some: Sequence[Probe]) -> bool:
+    """Prints a line for each pass; returns whether all answers equal the cold ones."""
+    print(served.HEADING)
+    cold: served.Pass | None = None
+    all_same = True
+    with tempfile.TemporaryDirectory() as folder:
+        for one in served.passes(model.resolve(), some, Path(folder)):
+            cold = cold or one
+            count = served.counted(one, cold, some)
+            all_same = all_same and count.num_as_cold == len(some)
+            print(count.line(), flush=True)
+    return all_same
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m ignisd.ember.evaluate",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", type=Path, default=WEIGHTS_DIR, help="checkpoint directory")
-    parser.add_argument("--probes", type=int, default=512, help="probes at each distance")
+    parser.add_argument("--probes", type=int, default=DEFAULT_PROBES, help="probes of a line")
     parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES))
+    parser.add_argument(
+        "--texts", type=Path, help="cache of the held-out novel, fetched if it is not there"
+    )
     parser.add_argument("--forms", action="store_true", help="also by kind of fact")
     parser.add_argument("--misses", type=int, default=0, help="wrong replies to show")
-    options = parser.parse_args()
-    params, shape = checkpoint.read(options.model)
-    tokenizer = ember_tokenizer.load(options.model)
-    print(f"{'distance':>10} {'probes':>8} {'recall':>8}")
-    for distance in options.distances:
-        result = measure(params, shape, tokenizer, distance, options.probes)
-        print(f"{distance:>10} {result.num_probes:>8} {result.rate:>8.1%}", flush=True)
-        for form, asked, right in result.by_form if options.forms else ():
-            print(f"    {form:<18} {right:>4} of {asked}")
-        for drawn, given in result.misses[: options.misses]:
-            print(f"    {drawn.messages[-1]['content']!r}: {given!r}, expected {drawn.answer!r}")
+    parser.add_argument(
+        "--served",
+        action="store_true",
+        help="through a daemon: cold, resumed from each tier, after a restart",
+    )
+    parser.add_argument(
+        "--served-probes", type=int, default=8, help="probes of each kind with --served"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the table; ends with status 1 if a resumed answer is not the cold one."""
+    options = _parsed()
+    texts = read_texts(fetch(NOVEL, options.texts)) if options.texts else ()
+    prose = Prose(texts)
+    if options.served:
+        tokenizer = ember_tokenizer.load(options.model)
+        some = served_probes(tokenizer, prose, options.served_probes)
+        sys.exit(0 if print_served(options.model, some) else 1)
+    model = read_model(options.model)
+    print(HEADING)
+    for row in rows(model.tokenizer, prose, options.probes, options.distances):
+        result = result_of(model, row)
+        print(result.line(), flush=True)
+        _print_details(result, options, model.tokenizer)
+    if texts:
+        text = " ".join(texts)[:NOVEL_BYTES]
+        print(f"held-out English: {bits_per_byte(model, text):.3f} bits a byte")
 
 
 if __name__ == "__main__":

@@ -92,17 +92,25 @@ def drawn(rng: random.Random, draw: Draw, held_out: bool = False) -> str:
 
 
 def person_name(rng: random.Random) -> str:
-    """Mostly invented names, so that copying is learnt and not a list of names."""
-    return rng.choice(words.FIRST_NAMES) if rng.random() < 0.3 else words.invented_name(rng)
+    """Mostly invented names, so that copying is learnt and not a list of names.
+
+    A known first name that is held out by itself still comes before an invented second one: a word
+    that is never said at all would be taken for one that must not be said.
+    """
+    kind = rng.random()
+    if kind < 0.25:
+        return rng.choice(words.FIRST_NAMES)
+    name = words.invented_name(rng)
+    return f"{rng.choice(words.FIRST_NAMES)} {name}" if kind > 0.9 else name
 
 
 def city(rng: random.Random) -> str:
-    """A real city, an invented one, or an invented one with a usual prefix."""
+    """A real city, an invented one, or either with a usual prefix."""
     draw = rng.random()
-    if draw < 0.5:
+    if draw < 0.45:
         return rng.choice(words.CITIES)
-    name = words.invented_name(rng)
-    return name if draw < 0.8 else f"{rng.choice(('New', 'Old', 'Port', 'Saint', 'Lake'))} {name}"
+    name = words.invented_name(rng) if draw < 0.85 else rng.choice(words.CITIES)
+    return name if draw < 0.75 else f"{rng.choice(('New', 'Old', 'Port', 'Saint', 'Lake'))} {name}"
 
 
 def number(rng: random.Random) -> str:
@@ -125,12 +133,18 @@ def colour(rng: random.Random) -> str:
     return tone if rng.random() < 0.4 else f"{rng.choice(words.SHADES)} {tone}"
 
 
+_WORD_LISTS = (
+    words.OBJECTS, words.ADJECTIVES, words.ANIMALS, words.COMMON, words.COMMON, words.COLOURS,
+    words.FOODS, words.HOBBIES, words.JOBS, words.VERBS, words.FIELDS,
+)  # fmt: skip
+
+
 def any_word(rng: random.Random) -> str:
     """A common word of any list, or an invented one."""
     draw = rng.random()
     if draw < 0.3:
         return words.invented_word(rng)
-    return rng.choice(rng.choice((words.OBJECTS, words.ADJECTIVES, words.ANIMALS, words.COMMON)))
+    return rng.choice(rng.choice(_WORD_LISTS))
 
 
 def passphrase(rng: random.Random) -> str:

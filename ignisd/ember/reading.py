@@ -61,3 +61,36 @@ def read_answer(
             texts[piece.channel] += piece.text
     made = zip(names, map(json.loads, arguments), strict=True)
     return Answer(texts[Channel.CONTENT], texts[Channel.REASONING], tuple(made))
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+}
+
+
+def fits(tools: Sequence[dict[str, Any]], name: str, arguments: Any) -> bool:
+    """Whether a call is one of an offered tool, with arguments as its schema has them."""
+    schema = next(
+        (tool["function"]["parameters"] for tool in tools if tool["function"]["name"] == name),
+        None,
+    )
+    if schema is None or not isinstance(arguments, dict):
+        return False
+    declared = schema["properties"]
+    return set(schema["required"]) <= set(arguments) <= set(declared) and all(
+        _is_a(declared[key], value) for key, value in arguments.items()
+    )
+
+
+def _is_a(schema: dict[str, Any], value: Any) -> bool:
+    if isinstance(value, bool) != (schema["type"] == "boolean"):
+        return False
+    if not isinstance(value, _KINDS[schema["type"]]):
+        return False
+    if isinstance(value, list):
+        return all(_is_a(schema["items"], each) for each in value)
+    return value in schema.get("enum", (value,))

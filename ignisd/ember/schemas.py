@@ -31,23 +31,14 @@ NOUNS = tuple(
 _MODIFIERS = tuple(
     "start end first last max min new old total home work main next default target source".split()
 )
-_FIELDS = tuple(
-    """
-    name title city country street colour size weight height width length depth speed price amount
-    count quantity limit page date day month year hour minutes seconds time duration distance
-    language currency unit level mode format status priority category kind type brand model owner
-    author sender receiver subject body text query path code key number id label note reason
-    address phone email rating score volume brightness temperature humidity pressure latitude
-    longitude zone room floor seat row column guests nights rooms adults children tags items names
-    topics members colours files steps options urgent public private active verbose silent hidden
-    """.split()
-)
 _ENUMS = (
     ("low", "medium", "high"), ("metric", "imperial"), ("celsius", "fahrenheit"),
     ("small", "medium", "large"), ("north", "south", "east", "west"), ("open", "closed"),
     ("red", "green", "blue"), ("daily", "weekly", "monthly"), ("fast", "slow"),
     ("asc", "desc"), ("json", "csv", "text"), ("first", "second"), ("new", "used"),
 )  # fmt: skip
+_STATUS_FIELDS = ("error", "ok")
+"""What results are told by, beside their fields."""
 _NAME_CHECKSUM_START = 19
 """Chosen so that the tools that many clients have are not held out."""
 _TYPES = ("string", "integer", "number", "boolean", "enum", "array")
@@ -171,7 +162,7 @@ def _noun(rng: random.Random) -> str:
     kind = rng.random()
     if kind < 0.15:
         return words.invented_word(rng)
-    return rng.choice(NOUNS if kind < 0.7 else words.OBJECTS if kind < 0.9 else words.ANIMALS)
+    return rng.choice(NOUNS) if kind < 0.5 else facts.any_word(rng)
 
 
 def draw_schema(rng: random.Random, held_out: bool) -> Schema:
@@ -200,13 +191,21 @@ def draw_schema(rng: random.Random, held_out: bool) -> Schema:
 
 
 def field_name(rng: random.Random) -> str:
-    """The name of a parameter or of a field of a result."""
+    """The name of a parameter or of a field of a result.
+
+    Many are of any words, so that names are copied and not chosen among those that are usual.
+    """
     kind = rng.random()
-    if kind < 0.65:
-        return rng.choice(_FIELDS)
-    if kind < 0.75:
+    if kind < 0.3:
+        return rng.choice(words.FIELDS)
+    if kind < 0.45:
+        return facts.any_word(rng)
+    if kind < 0.6:
         return words.invented_word(rng)
-    return _styled(rng, [rng.choice(_MODIFIERS), rng.choice(_FIELDS)])
+    first = rng.choice(_MODIFIERS) if kind < 0.7 else facts.any_word(rng)
+    if kind > 0.85:
+        return _styled(rng, [rng.choice(words.FIELDS), facts.any_word(rng)])
+    return _styled(rng, [first, rng.choice(words.FIELDS)])
 
 
 def draw_parameter(rng: random.Random, name: str, is_required: bool) -> Parameter:
@@ -232,7 +231,8 @@ def draw_fields(rng: random.Random, taken: set[str], count: int, held_out: bool)
     fields: dict[str, Any] = {}
     while len(fields) < count:
         name = field_name(rng)
-        if is_held_out_name(name) == held_out and spoken(name) not in taken and name not in fields:
+        is_new = name not in fields and name not in _STATUS_FIELDS and spoken(name) not in taken
+        if is_held_out_name(name) == held_out and is_new:
             kind = rng.choices(("string", "integer", "number", "boolean"), (6, 4, 1.5, 0.7))[0]
             fields[name] = Parameter(name, kind, True).value(rng, held_out)
     return fields

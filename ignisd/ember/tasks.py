@@ -61,10 +61,10 @@ def with_facts(talk: Talk, text: str, told: tuple[Fact, ...]) -> str:
     return text
 
 
-def copy(talk: Talk) -> None:
+def copy(talk: Talk, held_out: bool = False) -> None:
     """The user gives words, names, codes or lines and gets exactly these back."""
     rng = talk.rng
-    text = drawn(rng, _copied)
+    text = drawn(rng, _copied, held_out)
     talk.say(rng.choice(_COPY_ASKS) + text)
     talk.reply(text, smalltalk.COPY_THOUGHT)
 
@@ -139,8 +139,8 @@ def sums(talk: Talk) -> None:
         talk.reply(", ".join(map(str, range(1, last + 1))), smalltalk.SUM_THOUGHT)
 
 
-def tell(talk: Talk, told: list[Fact]) -> None:
-    """The user tells facts in one message, and may ask for one at once."""
+def tell(talk: Talk, told: list[Fact], asks_back: bool = True) -> None:
+    """The user tells facts in one message, and may ask for one at once if `asks_back`."""
     rng = talk.rng
     parts = [fact.statement(rng) for fact in told]
     for at, fact in enumerate(told):
@@ -151,7 +151,7 @@ def tell(talk: Talk, told: list[Fact]) -> None:
     if rng.random() < 0.15:
         parts.insert(rng.randrange(len(parts) + 1), english.sentence(rng))
     text = opened(rng, smalltalk.STATEMENT_OPENERS, joined(rng, parts))
-    if rng.random() < 0.1:
+    if rng.random() < 0.1 and asks_back:
         fact = rng.choice(told)
         talk.say(f"{text} {fact.question(rng)}")
         talk.reply(fact.answer, fact.thought)

@@ -109,7 +109,7 @@ def offer(rng: random.Random, count: int, held_out: bool = False) -> tuple[Schem
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for and the call that it stands for."""
+    """What the user asks for and the call that it stands for, its arguments in the same order."""
 
     schema: Schema
     text: str
@@ -127,13 +127,12 @@ def request(rng: random.Random, schema: Schema, held_out: bool = False) -> Reque
         names = (each.name for each in schema.parameters)
         return Request(schema, text, dict(zip(names, values, strict=True)))
     given = [each for each in schema.parameters if each.is_required or rng.random() < 0.5]
-    arguments = {each.name: each.value(rng, held_out) for each in given}
-    told = list(given)
     if rng.random() < 0.3:
-        rng.shuffle(told)
+        rng.shuffle(given)
     # What follows a list could be taken for one more item of it.
-    told.sort(key=lambda each: each.kind == "array")
-    return Request(schema, _asked(rng, schema, _told(rng, told, arguments)), arguments)
+    given.sort(key=lambda each: each.kind == "array")
+    arguments = {each.name: each.value(rng, held_out) for each in given}
+    return Request(schema, _asked(rng, schema, _told(rng, given, arguments)), arguments)
 
 
 def _told(rng: random.Random, given: list[Parameter], arguments: Arguments) -> str:
@@ -181,9 +180,8 @@ def call(talk: Talk) -> None:
     fields = _fields(talk, known)
     kind = rng.random()
     if fields and rng.random() < 0.45 and known is None:
-        name = rng.choice(tuple(fields))
-        talk.say(_with_field(rng, wanted.text, spoken(name)))
-        answered = {name: fields[name]}
+        text, answered = ask_for_field(rng, wanted.text, fields)
+        talk.say(text)
     else:
         talk.say(wanted.text)
         answered = fields
@@ -212,6 +210,14 @@ def _fields(talk: Talk, known: Known | None) -> dict[str, Any]:
     return draw_fields(rng, set(talk.results), rng.choice((1, 1, 2, 2, 3, 4)), held_out=False)
 
 
+def ask_for_field(
+    rng: random.Random, text: str, fields: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """A request that also asks for one of the fields of the result, and that field."""
+    name = rng.choice(tuple(fields))
+    return _with_field(rng, text, spoken(name)), {name: fields[name]}
+
+
 def _with_field(rng: random.Random, text: str, field: str) -> str:
     if text.endswith("."):
         return text[:-1] + rng.choice((f" and tell me the {field}.", f". What is the {field}?"))
@@ -237,8 +243,9 @@ def _call_twice(talk: Talk, wanted: Request, thought: str) -> None:
     """One request for two calls of the same tool."""
     rng = talk.rng
     again = request(rng, wanted.schema)
+    declared = {each.name: each for each in wanted.schema.parameters}
     told = " and with ".join(
-        _told(rng, [each for each in wanted.schema.parameters if each.name in one], one)
+        _told(rng, [declared[name] for name in one], one)
         for one in (wanted.arguments, again.arguments)
     )
     talk.say(f"Use {wanted.schema.name} twice, with {told}.")

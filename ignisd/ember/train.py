@@ -14,7 +14,10 @@ a step save a fifth of the time: GLIBC_TUNABLES=glibc.malloc.hugetlb=1.
 import argparse
 import os
 import random
+import signal
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -231,7 +234,14 @@ class Limits:
         return max(by_step, run.spent_s / 60.0 / self.minutes if self.minutes else 0.0)
 
 
-def train(plan: Plan, run: Run, limits: Limits, directory: Path, prose: Prose = INVENTED) -> Run:
+def train(
+    plan: Plan,
+    run: Run,
+    limits: Limits,
+    directory: Path,
+    prose: Prose = INVENTED,
+    is_told_to_stop: Callable[[], bool] = lambda: False,
+) -> Run:
     """Trains until a limit, with reports, evaluations and checkpoints on the way."""
     tokenizer = ember_tokenizer.load(plan.tokenizer_dir)
     update = update_program(plan)
@@ -239,6 +249,8 @@ def train(plan: Plan, run: Run, limits: Limits, directory: Path, prose: Prose = 
     reported = (run.tokens, run.spent_s)
     answer_losses: list[jax.Array] = []
     while (progress := limits.progress(run)) < 1.0 and run.step != limits.stop_at_step:
+        if is_told_to_stop():
+            break
         began = time.process_time()
         stage = plan.stage_at(progress)
         batch = batch_of(plan, stage, run.step, tokenizer, prose)
@@ -298,7 +310,14 @@ def main() -> None:
     plan = Plan(seed=options.seed, tokenizer_dir=options.tokenizer)
     prose = Prose(read_texts(fetch(SPEECHES, options.texts))) if options.texts else INVENTED
     limits = Limits(options.steps, options.minutes)
-    run = train(plan, load_run(plan, options.out), limits, options.out, prose)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    begun = load_run(plan, options.out)
+    run = train(plan, begun, limits, options.out, prose, stop.is_set)
+    if limits.progress(run) < 1.0:
+        print(f"stopped after {run.step} steps; the same command goes on from there")
+        return
     ember_tokenizer.save(ember_tokenizer.load(options.tokenizer), options.out)
     template = (WEIGHTS_DIR / "chat_template.jinja").read_text(encoding="utf-8")
     (options.out / "chat_template.jinja").write_text(template, encoding="utf-8")

@@ -118,6 +118,17 @@ COMMON = tuple(
     error server request
     """.split()
 )
+FIELDS = tuple(
+    """
+    name title city country street colour size weight height width length depth speed price amount
+    count quantity limit page date day month year hour minutes seconds time duration distance
+    language currency unit level mode format status priority category kind type brand model owner
+    author sender receiver subject body text query path code key number id label note reason
+    address phone email rating score volume brightness temperature humidity pressure latitude
+    longitude zone room floor seat row column guests nights rooms adults children tags items names
+    topics members colours files steps options urgent public private active verbose silent hidden
+    """.split()
+)
 MONTHS = tuple(
     "January February March April May June July August September October November December".split()
 )

@@ -14,6 +14,7 @@ from ignisd.engine.world import (
     Look,
     Sequence,
     World,
+    aged,
     free_lane,
     pages_for,
     standing,
@@ -23,7 +24,7 @@ from state.chain import Chain
 from state.retained import Kind
 from state.retention import Cut
 from state.reuse import Match, Miss, MissReason
-from state.spec import PAGE_TOKENS
+from state.spec import PAGE_TOKENS, Class
 
 LookUp = Callable[[World, Request], Match | Miss]
 """What the device has for a request; who wants to time it passes one that does."""
@@ -257,9 +258,12 @@ def _admit(
 
 
 def _spared_until(world: World, seq: Sequence, now_ms: float) -> float:
-    """Until when no other class takes the place of a request that has waited so long for it."""
-    aged = now_ms - seq.request.arrival_ms >= world.limits.ageing_ms
-    return now_ms + world.limits.ageing_ms if aged else 0.0
+    """Until when nobody takes the place of a request that has waited so long for it, or of a
+    person's that had to give way before.
+    """
+    limits = world.limits
+    pushed = seq.evictions > 0 and seq.request.cls is Class.INTERACTIVE
+    return now_ms + limits.ageing_ms if pushed or aged(seq, limits, now_ms) else 0.0
 
 
 def _restore(

@@ -91,7 +91,7 @@ def _pinned(world: World, tiers: Tiers, now_ms: float) -> World:
 def _begun(world: World, tiers: Tiers, victim: Retained, now_ms: float) -> World | None:
     """The world in which a state goes down ahead; None where it has no room, or needs no time."""
     stored = replace(stored_of(victim), id=world.next_retained_id)
-    placement = tiers.arena.plan(stored, now_ms, tiers.limits.ttl_ms, may_give_way)
+    placement = tiers.arena.plan(stored, now_ms, world.limits.ttl_ms, may_give_way)
     if placement is None:
         return None
     num_moving = stored.num_pages - placement.num_shared

@@ -223,7 +223,7 @@ def plan_memory(
         sampling_bytes: logits and penalty counts of all lanes.
         num_captures: images that one chunk's pass may emit, the discarded one included.
         pool: the pool's size when it was asked for; None gives it what is left, up to one full
-            context per lane and one page per slot.
+            context per lane and per slot, beyond which nothing could ever use it.
         below: what the tiers below the device take.
 
     Raises:
@@ -284,7 +284,7 @@ def _images(name: str, where: Where, count: int, image_bytes: int) -> Line:
 def _pool_pages(spec: StateSpec, sizes: Sizes, left_bytes: int, pool: PoolSize | None) -> int:
     """Pages of the pool, the null page included."""
     if pool is None:
-        useful = sizes.num_lanes * sizes.context_pages + sizes.num_slots + _NULL_PAGES
+        useful = (sizes.num_lanes + sizes.num_slots) * sizes.context_pages + _NULL_PAGES
         return min(useful, max(left_bytes // spec.page_bytes, _NULL_PAGES))
     if pool.num_tokens is not None:
         return pages_for(pool.num_tokens) + _NULL_PAGES

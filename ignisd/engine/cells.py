@@ -26,12 +26,26 @@ Rows = npt.NDArray[np.uint8]
 class PageCopier(Protocol):
     """Copies pages to cells and back."""
 
-    def lower(self, pages: Sequence[int], cells: Sequence[int]) -> None:
-        """Copy pages down; they may be reused at once, the cells hold them after `settle`."""
+    @property
+    def beside(self) -> bool:
+        """Whether pages may be copied while a program runs that touches others."""
         ...
 
-    def lift(self, cells: Sequence[int], pages: Sequence[int]) -> None:
-        """Copy cells up."""
+    def lower(
+        self, pages: Sequence[int], cells: Sequence[int], since: jax.Array | None = None
+    ) -> None:
+        """Copy pages down; they may be reused at once, the cells hold them after `settle`.
+
+        Args:
+            since: where copies go beside a program, what the program before it computes: it is
+                waited for, and no more. None waits for all that was dispatched.
+        """
+        ...
+
+    def lift(
+        self, cells: Sequence[int], pages: Sequence[int], since: jax.Array | None = None
+    ) -> None:
+        """Copy cells up; `since` as for `lower`."""
         ...
 
     def settle(self) -> None:
@@ -102,9 +116,12 @@ class SharedPages:
     """Pages of a device whose memory is the host's.
 
     Both ways one copy a leaf and stretch of neighbours, on the calling thread, once the pool is at
-    rest. Up, the pool's buffers are written in place: nobody else holds them, and the next program
-    that reads them is dispatched by the same thread.
+    rest, or beside a program that leaves these pages alone: programs work in the pool's buffers and
+    copy none of them. Up, the buffers are written in place: nobody else holds them, and the next
+    program that reads them is dispatched by the same thread.
     """
+
+    beside = True
 
     def __init__(self, device: DeviceState, rows: Rows) -> None:
         self._device = device
@@ -112,10 +129,12 @@ class SharedPages:
         self._flat = rows.reshape(-1).data
         self._leaves: list[_Leaf] = []
 
-    def lower(self, pages: Sequence[int], cells: Sequence[int]) -> None:
+    def lower(
+        self, pages: Sequence[int], cells: Sequence[int], since: jax.Array | None = None
+    ) -> None:
         """Copy pages down; they lie in their cells at once."""
         rows, flat, width = self._rows, self._flat, self._rows.shape[1]
-        leaves = self._at_rest()
+        leaves = self._at_rest(since)
         for page, cell, count in stretches(pages, cells):
             for leaf in leaves:
                 if count == 1:
@@ -126,10 +145,12 @@ class SharedPages:
                     part = rows[cell : cell + count, leaf.at : leaf.at + leaf.size]
                     part[...] = leaf.rows[page : page + count]
 
-    def lift(self, cells: Sequence[int], pages: Sequence[int]) -> None:
+    def lift(
+        self, cells: Sequence[int], pages: Sequence[int], since: jax.Array | None = None
+    ) -> None:
         """Copy cells up."""
         rows, flat, width = self._rows, self._flat, self._rows.shape[1]
-        leaves = self._at_rest()
+        leaves = self._at_rest(since)
         for page, cell, count in stretches(pages, cells):
             for leaf in leaves:
                 if count == 1:
@@ -143,12 +164,13 @@ class SharedPages:
     def settle(self) -> None:
         """Nothing waits."""
 
-    def _at_rest(self) -> "list[_Leaf]":
-        """Views of the pool's buffers, once nothing computes with them.
+    def _at_rest(self, since: jax.Array | None) -> "list[_Leaf]":
+        """Views of the pool's buffers, once nothing computes with the pages in question.
 
         A program gives its pool back in the buffers that it took, so views made once mostly serve.
         """
-        pool = [leaf.block_until_ready() for leaf in in_cell_order(self._device.pool)]
+        pool = list(in_cell_order(self._device.pool))
+        jax.block_until_ready(pool if since is None else since)
         addresses = [leaf.unsafe_buffer_pointer() for leaf in pool]
         if addresses != [leaf.address for leaf in self._leaves]:
             self._leaves = list(_viewed(pool, addresses))
@@ -215,6 +237,8 @@ class StagedPages:
         window_pages: pages that these programs take.
     """
 
+    beside = False
+
     def __init__(
         self, device: DeviceState, rows: Rows, programs: Programs, window_pages: int
     ) -> None:
@@ -224,7 +248,9 @@ class StagedPages:
         self._window_pages = window_pages
         self._waiting: list[tuple[KvPool, list[int]]] = []
 
-    def lower(self, pages: Sequence[int], cells: Sequence[int]) -> None:
+    def lower(
+        self, pages: Sequence[int], cells: Sequence[int], since: jax.Array | None = None
+    ) -> None:
         """Gather pages on the device and let them cross."""
         for at in range(0, len(pages), self._window_pages):
             part = self._padded(pages[at : at + self._window_pages])
@@ -233,7 +259,9 @@ class StagedPages:
                 leaf.copy_to_host_async()
             self._waiting.append((window, list(cells[at : at + self._window_pages])))
 
-    def lift(self, cells: Sequence[int], pages: Sequence[int]) -> None:
+    def lift(
+        self, cells: Sequence[int], pages: Sequence[int], since: jax.Array | None = None
+    ) -> None:
         """Send cells up and scatter them on the device. What pads the window is page 0's."""
         for at in range(0, len(pages), self._window_pages):
             chosen = list(cells[at : at + self._window_pages])

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from ignisd.engine.admission import awaits_leader, look_up, wanted_pages
 from ignisd.engine.check_tiers import check_tiers
+from ignisd.engine.eviction import below_entry, goes_down
 from ignisd.engine.room import gainable
 from ignisd.engine.types import Phase, Round
-from ignisd.engine.world import Sequence, World, free_lane, standing
+from ignisd.engine.world import Sequence, World, aged, free_lane, standing
 from state.check import check_ledgers, stranded
 from state.reuse import Match
-from state.spec import PAGE_TOKENS
+from state.spec import PAGE_TOKENS, Class
 
 
 def check_world(world: World) -> None:
@@ -22,7 +23,11 @@ def check_world(world: World) -> None:
         {key: seq.table for key, seq in world.sequences.items()},
         lanes={seq.request.id: seq.lane for seq in world.running if seq.lane is not None},
         captures={one.slot: one.retained_id for one in world.pending},
-        moves=[one.table for one in world.pending] + [one.table for one in world.interrupted],
+        moves=[
+            *(one.table for one in world.pending),
+            *(one.table for one in world.interrupted),
+            *(one.table for one in world.sinking),
+        ],
         written={key: seq.position for key, seq in world.sequences.items() if seq.table},
     )
     lost = stranded(world.pages, world.slots, world.index)
@@ -86,6 +91,26 @@ def _check_captures(world: World) -> None:
     assert all(times == 1 for times in used.values()), f"lanes saved twice: {used}"
 
 
+def _check_aged(world: World, now_ms: float) -> None:
+    """An agent's request that has waited its time, and is next, waits for no lane of whoever ranks
+    below it and may be moved."""
+    waiting = [
+        seq
+        for seq in map(world.sequences.__getitem__, world.queue)
+        if not (seq.phase is Phase.EVICTED and seq.held)
+    ]
+    if not waiting or free_lane(world) is not None or goes_down(world):
+        return
+    first = min(waiting, key=lambda seq: standing(seq, world.limits, now_ms))
+    if first.phase is Phase.QUEUED and awaits_leader(
+        world, first.request, look_up(world, first.request)
+    ):
+        return  # somebody may have taken the last lane meanwhile
+    if first.request.cls is Class.AGENT and aged(first, world.limits, now_ms):
+        lower = [seq.request.id for seq in below_entry(world, first, now_ms)]
+        assert not lower, f"request {first.request.id} has waited its time; {lower} rank below it"
+
+
 def check_planned(world: World, work: Round | None, now_ms: float) -> None:
     """Right after a plan: retained state delays nobody, and every lane to be saved was.
 
@@ -94,7 +119,10 @@ def check_planned(world: World, work: Round | None, now_ms: float) -> None:
     planned after admission and may change who could enter; then the next plan tells.
     """
     assert not world.interrupted, f"{len(world.interrupted)} lanes were not saved by the plan"
-    if free_lane(world) is None or (work is not None and work.prefill is not None):
+    if work is not None and work.prefill is not None:
+        return
+    _check_aged(world, now_ms)
+    if free_lane(world) is None:
         return
     waiting = [world.sequences[key] for key in world.queue]
     for seq in sorted(waiting, key=lambda seq: standing(seq, world.limits, now_ms)):

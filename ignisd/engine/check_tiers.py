@@ -49,6 +49,7 @@ def _writes(world: World, tiers: Tiers) -> set[int]:
         for seq in world.sequences.values()
         if seq.phase is Phase.EVICTING and seq.stored_id is not None
     )
+    writes.update(one.stored_id for one in world.sinking)
     unwanted = {key for key in tiers.orphans if key in tiers.arena.pending}
     if tiers.ahead is not None and tiers.ahead.stored_id in tiers.arena.pending:
         writes.add(tiers.ahead.stored_id)

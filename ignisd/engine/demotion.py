@@ -35,7 +35,7 @@ def demote(world: World, victim: Retained, now_ms: float) -> World:
     stored = replace(stored_of(victim), id=stored_id)
     if lies_below(tiers, victim):
         return count(_renewed(world, tiers, stored), demoted_present=1)
-    placement = tiers.arena.plan(stored, now_ms, limits.ttl_ms, may_give_way)
+    placement = tiers.arena.plan(stored, now_ms, world.limits.ttl_ms, may_give_way)
     if placement is None:
         return tally(world, "not_demoted", NotDemoted.NO_ROOM)
     num_moving = stored.num_pages - placement.num_shared

@@ -13,31 +13,51 @@ from ignisd.engine.demotion import displacing, may_give_way
 from ignisd.engine.room import gainable
 from ignisd.engine.types import Phase
 from ignisd.engine.windows import send_window
-from ignisd.engine.world import Sequence, World, count, standing, unstored, with_sequence
+from ignisd.engine.world import (
+    Sequence,
+    World,
+    aged,
+    count,
+    standing,
+    unstored,
+    with_sequence,
+)
 from state.chain import Chain
 from state.spec import PAGE_TOKENS, Class
 from state.tiers.stored import Stored
 
 
 def evict_for_entry(world: World, seq: Sequence, wanted_pages: int, now_ms: float) -> World:
-    """Let an agent's sequence give way to a person's request that finds no lane or no pages.
+    """Let a sequence give way to a request that finds no lane or no pages.
 
-    Nothing happens while another is on its way down, or when giving up all of them would not admit
-    the request.
+    Nothing happens while another is on its way down, or when giving up all that may would not
+    admit the request.
     """
-    if seq.request.cls is not Class.INTERACTIVE or _evicting(world):
+    if goes_down(world):
         return world
-    lower = [
+    return _begin(world, below_entry(world, seq, now_ms), wanted_pages, now_ms)
+
+
+def below_entry(world: World, seq: Sequence, now_ms: float) -> list[Sequence]:
+    """Who may give way to a request at the door: agents' to a person's; and to an agent's that has
+    waited its time whoever ranks below it, so that it waits for nobody who came later.
+    """
+    person = seq.request.cls is Class.INTERACTIVE
+    if not (person or aged(seq, world.limits, now_ms)):
+        return []
+    mine = standing(seq, world.limits, now_ms)
+    return [
         other
         for other in _movable(world)
-        if other.request.cls is Class.AGENT and other.spared_until_ms <= now_ms
+        if other.spared_until_ms <= now_ms
+        and standing(other, world.limits, now_ms) > mine
+        and not (person and other.request.cls is Class.INTERACTIVE)
     ]
-    return _begin(world, lower, wanted_pages)
 
 
 def evict_for_page(world: World, seq: Sequence, now_ms: float) -> World:
     """Let a sequence that ranks below a parked one give way, so that it gets its next page."""
-    if _evicting(world):
+    if goes_down(world):
         return world
     mine = standing(seq, world.limits, now_ms)
     lower = [
@@ -45,7 +65,7 @@ def evict_for_page(world: World, seq: Sequence, now_ms: float) -> World:
         for other in _movable(world)
         if other.request.id != seq.request.id and standing(other, world.limits, now_ms) > mine
     ]
-    return _begin(world, lower, 1)
+    return _begin(world, lower, 1, now_ms)
 
 
 def plan_windows(world: World, now_ms: float) -> World:
@@ -123,7 +143,12 @@ def _evicting(world: World) -> list[Sequence]:
     return [seq for seq in world.sequences.values() if seq.phase is Phase.EVICTING]
 
 
-def _begin(world: World, lower: list[Sequence], wanted_pages: int) -> World:
+def goes_down(world: World) -> bool:
+    """Whether something is on its way down already, whose pages will be free."""
+    return bool(world.sinking or _evicting(world))
+
+
+def _begin(world: World, lower: list[Sequence], wanted_pages: int, now_ms: float) -> World:
     """The first to give way steps no more: agents' go first, those that still read, the latest.
 
     Its last round is still under way, so nothing moves before the next plan, when the tokens that
@@ -140,7 +165,8 @@ def _begin(world: World, lower: list[Sequence], wanted_pages: int) -> World:
             -seq.request.id,
         ),
     )
-    return with_sequence(world, replace(victim, phase=Phase.EVICTING, parked=False))
+    victim = replace(victim, phase=Phase.EVICTING, parked=False, waits_from_ms=now_ms)
+    return with_sequence(world, victim)
 
 
 def _placed(world: World, seq: Sequence, now_ms: float) -> tuple[World, Sequence] | None:
@@ -149,7 +175,7 @@ def _placed(world: World, seq: Sequence, now_ms: float) -> tuple[World, Sequence
     if tiers is None:
         return None
     stored = _as_stored(seq, world.next_retained_id, now_ms)
-    placement = tiers.arena.plan(stored, now_ms, tiers.limits.ttl_ms, may_give_way)
+    placement = tiers.arena.plan(stored, now_ms, world.limits.ttl_ms, may_give_way)
     if placement is None:
         return None
     world = displacing(world, tiers, placement)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ignisd.engine import admission, control, scheduler
@@ -35,7 +36,7 @@ from ignisd.engine.types import (
     Timings,
 )
 from ignisd.engine.watch import Nobody, Watch
-from ignisd.engine.world import World, with_limits
+from ignisd.engine.world import World
 from ignisd.errors import Draining, EngineFailure, Overloaded
 from state.reuse import Match, Miss
 
@@ -181,7 +182,7 @@ class Engine:
     def adjust(self, queue_limit: int, **limits: Any) -> None:
         """Change how many requests may wait, now, and bounds of `Limits`, before the next round."""
         self._queue_limit = queue_limit
-        self._tell(lambda world, now_ms: with_limits(world, **limits))
+        self._tell(lambda world, now_ms: replace(world, limits=replace(world.limits, **limits)))
 
     def _leave(self, request_id: int, reason: FinishReason) -> None:
         self._tell(lambda world, now_ms: scheduler.cancel(world, request_id, now_ms, reason))

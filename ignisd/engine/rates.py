@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ignisd.engine.moves import Lower, Raise
-from ignisd.engine.runner import DeviceRunner
+from ignisd.engine.runner import DeviceRunner, no_time
 from ignisd.engine.tiers import NEVER_TOKENS
 from ignisd.engine.types import DecodeLane, LaneStart, Round, SamplingParams
 from state.spec import PAGE_TOKENS
@@ -45,10 +45,6 @@ class Timed(enum.StrEnum):
     STEPS_RAISING = "steps raising"
 
 
-def _no_time() -> float:
-    return 0.0
-
-
 @dataclass(slots=True)
 class Stopwatch:
     """The shortest that things took, in milliseconds.
@@ -57,7 +53,7 @@ class Stopwatch:
         clock: milliseconds that never run backwards; without one nothing takes any time.
     """
 
-    clock: Callable[[], float] = _no_time
+    clock: Callable[[], float] = no_time
     best_ms: dict[tuple[Timed, int], float] = field(default_factory=dict)
 
     def time(self, what: Timed, size: int, run: Callable[[], object]) -> None:

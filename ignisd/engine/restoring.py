@@ -83,7 +83,7 @@ def brought_up(world: World, stored: Stored, now_ms: float) -> World | None:
     assert tiers.shelf is not None, f"state {stored.id} is in no tier"
     coming = replace(stored, used_ms=now_ms, hits=stored.hits + 1, held=0, pinned=False)
     # A file may prove bad only when all of it was read, so it is read into cells of its own.
-    placement = tiers.arena.plan(coming, now_ms, tiers.limits.ttl_ms, may_give_way, alone=True)
+    placement = tiers.arena.plan(coming, now_ms, world.limits.ttl_ms, may_give_way, alone=True)
     if placement is None:
         return None
     world = displacing(world, tiers, placement)

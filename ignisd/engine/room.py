@@ -80,15 +80,33 @@ def gainable(world: World, live: Iterable[Sequence] = ()) -> int:
 def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
     """Give up just enough retained states that `num_pages` are free; None when all would not do.
 
-    Walks up the ranks until enough last holders would leave, then spares, from the highest rank
-    down, whoever's leaving gains nothing that is needed: a state whose pages a running sequence or
-    a longer state holds as well. A pinned state leaves only if all others would not do: it must
-    keep nobody waiting, and where there is a tier below, it goes on there.
+    A pinned state leaves only if all others would not do: it must keep nobody waiting, and where
+    there is a tier below, it goes on there. The best goes down first: what would be discarded first
+    below must not take the window of the round from it.
     """
     if world.pages.num_free >= num_pages:
         return world
     if num_pages > world.pages.num_pages - 1:
         return None
+    leaving = who_leaves(world, num_pages, now_ms)
+    if leaving is None:
+        return None
+    for victim in leaving:
+        world = give_up(world, victim, now_ms)
+    assert world.pages.num_free >= num_pages, (
+        f"gave up {len(leaving)} states for {num_pages} pages, {world.pages.num_free} are free"
+    )
+    return world
+
+
+def who_leaves(world: World, num_pages: int, now_ms: float) -> list[Retained] | None:
+    """The retained states that give way for so many free pages, the best first; None if all would
+    not do.
+
+    Walks up the ranks until enough last holders would leave, then spares, from the highest rank
+    down, whoever's leaving gains nothing that is needed: a state whose pages a running sequence or
+    a longer state holds as well.
+    """
     holders = world.pages.counts.copy()
     free = world.pages.num_free
     chosen: list[Retained] = []
@@ -101,7 +119,7 @@ def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
             break
     else:
         return None
-    given_up: list[Retained] = []
+    leaving: list[Retained] = []
     for victim in reversed(chosen):
         pages = _numbers(victim.table)
         lost = int(np.count_nonzero(holders[pages] == 0))
@@ -109,13 +127,8 @@ def make_room(world: World, num_pages: int, now_ms: float) -> World | None:
             free -= lost
             holders[pages] += 1
         else:
-            given_up.append(victim)
-    for victim in reversed(given_up):
-        world = give_up(world, victim, now_ms)
-    assert world.pages.num_free >= num_pages, (
-        f"gave up {len(given_up)} states for {num_pages} pages, {world.pages.num_free} are free"
-    )
-    return world
+            leaving.append(victim)
+    return leaving
 
 
 def _numbers(table: tuple[int, ...]) -> npt.NDArray[np.intp]:

@@ -4,6 +4,7 @@
 device are made afresh for every round, since the CPU backend may read them in place and late.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -30,6 +31,11 @@ from state.spec import PAGE_TOKENS
 IntArray = npt.NDArray[np.int32]
 
 
+def no_time() -> float:
+    """A clock that stands still."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Handle:
     """A dispatched round: arrays that will hold its tokens, and what to report."""
@@ -42,6 +48,7 @@ class Handle:
     prefill_rows: int
     awaited: tuple[jax.Array, ...]
     lowers: bool
+    raised_ms: float
 
 
 class DeviceRunner:
@@ -54,6 +61,7 @@ class DeviceRunner:
         device: the state; nobody else may hold it.
         num_host_slots: images kept in host memory, numbered after the device slots.
         rows: [num_cells, cell_bytes] uint8: the cells of the arena, where there is one.
+        clock: milliseconds that never run backwards; without one nothing takes any time.
         keep_logits: tests only: the logits of every sampled token are kept in `logits`.
     """
 
@@ -66,6 +74,7 @@ class DeviceRunner:
         num_host_slots: int,
         *,
         rows: npt.NDArray[np.uint8] | None = None,
+        clock: Callable[[], float] = no_time,
         keep_logits: bool = False,
     ) -> None:
         self._params = params
@@ -74,6 +83,8 @@ class DeviceRunner:
         self._device = device
         self._seen_nothing = jnp.zeros(device.sampler.seen.shape[1], jnp.uint8)
         self._generated_nothing = jnp.zeros(device.sampler.generated.shape[1], jnp.int32)
+        self._clock = clock
+        self._written: jax.Array | None = None
         self._keep_logits = keep_logits
         self.logits: dict[int, list[jax.Array]] = {}
         self.images = ImageStore(device, programs, shape.num_device_slots, num_host_slots)
@@ -99,21 +110,27 @@ class DeviceRunner:
 
     def run(self, work: Round) -> Handle:
         """Dispatches a round; its arrays are ready once `fetch` has returned."""
-        self._lower(work.lowers)
+        before, beside = self._written, self._moves_beside(work)
+        raised_ms = 0.0 if beside else self._move_pages(work)
+        self._lower_images(work.lowers)
         written = {save.slot: self._save(save) for save in work.saves}
         awaited: list[jax.Array] = []
-        for up in work.raises:
-            assert self.cells is not None, f"pages of state {up.stored_id} rise from no arena"
-            self.cells.pages.lift(up.cells, up.pages)
         for start in work.starts:
+            began_ms = self._clock()
             self._start(start, written)
+            raised_ms += self._clock() - began_ms if start.image_cells else 0.0
         first = None
         if work.prefill is not None:
             hidden = self._prefill(work.prefill, written)
             awaited.append(hidden)
             if work.prefill.last:
                 first = (work.prefill.sequence_id, self._first_token(work.prefill, hidden))
+            self._written = hidden
         tokens = self._decode(work.decode) if work.decode else None
+        if tokens is not None:
+            self._written = tokens
+        if beside:
+            raised_ms += self._move_pages(work, before)
         return Handle(
             number=work.number,
             first=first,
@@ -123,6 +140,7 @@ class DeviceRunner:
             prefill_rows=0 if work.prefill is None else len(work.prefill.tokens),
             awaited=(*awaited, *written.values()),
             lowers=bool(work.lowers),
+            raised_ms=raised_ms,
         )
 
     def fetch(self, handle: object) -> RoundResult:
@@ -138,17 +156,48 @@ class DeviceRunner:
             row = np.array(handle.tokens)
             for step in handle.decoded:
                 tokens[step.sequence_id] = int(row[step.lane])
-        return RoundResult(handle.number, tokens, handle.captured, handle.prefill_rows)
+        return RoundResult(
+            handle.number, tokens, handle.captured, handle.prefill_rows, handle.raised_ms
+        )
 
     def _save(self, save: LaneSave) -> jax.Array:
         image = self._programs.save_lane(self._device.bank, np.int32(save.lane))
         return self.images.write(save.slot, image)
 
-    def _lower(self, lowers: tuple[Lower, ...]) -> None:
-        """Copy down what later parts of the round may overwrite."""
+    def _moves_beside(self, work: Round) -> bool:
+        """Whether the round's pages may be copied while its decode step runs.
+
+        That step writes a page of each lane and reads the others. Where it leaves alone what moves,
+        it need not wait for the copies, nor these for it: only for what was computed before.
+        """
+        if self.cells is None or not self.cells.pages.beside or self._written is None:
+            return False
+        if work.prefill is not None or not work.decode:
+            return False
+        written = {step.table[step.position // PAGE_TOKENS] for step in work.decode if step.table}
+        raised = {page for up in work.raises for page in up.pages}
+        return all(written.isdisjoint(lower.pages) for lower in work.lowers) and all(
+            raised.isdisjoint(step.table) for step in work.decode
+        )
+
+    def _move_pages(self, work: Round, since: jax.Array | None = None) -> float:
+        """Copy pages down, then up, once `since` or all is computed; the ms that up takes."""
+        if self.cells is None:
+            assert not work.lowers, f"state {work.lowers[0].stored_id} has no arena to go to"
+            assert not work.raises, f"state {work.raises[0].stored_id} rises from no arena"
+            return 0.0
+        for lower in work.lowers:
+            self.cells.pages.lower(lower.pages, lower.cells, since)
+        began_ms = self._clock()
+        for up in work.raises:
+            self.cells.pages.lift(up.cells, up.pages, since)
+        return self._clock() - began_ms
+
+    def _lower_images(self, lowers: tuple[Lower, ...]) -> None:
+        """Copy down images that later parts of the round may overwrite."""
         for lower in lowers:
-            assert self.cells is not None, f"state {lower.stored_id} has no arena to go to"
-            self.cells.pages.lower(lower.pages, lower.cells)
+            if self.cells is None:
+                continue
             if lower.lane is not None:
                 image = self._programs.save_lane(self._device.bank, np.int32(lower.lane))
                 self.cells.put_image(image, lower.image_cells)

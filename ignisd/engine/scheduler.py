@@ -11,14 +11,16 @@ from dataclasses import replace
 
 from ignisd.engine.admission import LookUp, admit_all, entry_pages
 from ignisd.engine.ahead import landed_ahead, plan_ahead
-from ignisd.engine.captures import interrupt, plan_captures, plan_saves, publish
+from ignisd.engine.captures import plan_captures, plan_saves, publish
 from ignisd.engine.delivery import fold_tokens
 from ignisd.engine.eviction import evict_for_page, landed, plan_windows
+from ignisd.engine.leaving import keep_read, plan_sinking
 from ignisd.engine.moves import Order
 from ignisd.engine.pacing import may_prefill, paced
 from ignisd.engine.restoring import plan_raises
 from ignisd.engine.room import make_room
 from ignisd.engine.spilling import plan_spills
+from ignisd.engine.stats import LOWER_TIERS
 from ignisd.engine.tiers import round_done
 from ignisd.engine.types import (
     DecodeLane,
@@ -59,6 +61,7 @@ def submit(world: World, request: Request, now_ms: float) -> World:
         request=request,
         limit_tokens=max(min(request.max_tokens, room), 0),
         timings=Timings(request.arrival_ms),
+        waits_from_ms=request.arrival_ms,
     )
     world = with_sequence(count(world, submitted=1), seq)
     wanted, limit = entry_pages(world, seq), world.pages.num_pages - 1
@@ -78,13 +81,12 @@ def cancel(
     """End a request in whatever phase it is; one that has ended already is left alone.
 
     What it had captured stays, also what is captured by a round under way. A prefill that is not
-    through leaves its last page boundary behind.
+    through leaves its last page boundary behind, on the device or below.
     """
     seq = world.sequences.get(request_id)
     if seq is None:
         return world
-    if seq.phase is Phase.PREFILLING:
-        world = interrupt(world, seq)
+    world, seq = keep_read(world, seq)
     return finish(world, seq, reason, now_ms)
 
 
@@ -147,7 +149,7 @@ def _plan(world: World, now_ms: float, look: LookUp | None) -> tuple[World, Roun
         if world.tiers.draining:
             window_bytes = sys.maxsize
         world = replace(world, tiers=replace(world.tiers, left_bytes=window_bytes))
-    world = plan_windows(world, now_ms)
+    world = plan_windows(plan_sinking(world), now_ms)
     world, saves = plan_saves(world, now_ms)
     world, decode = _plan_decode(world, now_ms)
     world, starts = admit_all(world, now_ms, look)
@@ -167,7 +169,7 @@ def _plan(world: World, now_ms: float, look: LookUp | None) -> tuple[World, Roun
 
 def _unplaceable(world: World, now_ms: float) -> Sequence | None:
     """Whom to give up when every lane waits for a page; None while anything may still change."""
-    moving = any(seq.phase in _MOVING for seq in world.sequences.values())
+    moving = world.sinking or any(seq.phase in _MOVING for seq in world.sequences.values())
     if world.in_flight or moving or any(seq.held for seq in world.running):
         return None
     parked = [seq for seq in world.running if seq.parked]
@@ -279,7 +281,7 @@ def commit(world: World, result: RoundResult, now_ms: float) -> tuple[World, tup
         computed_tokens=result.prefill_rows,
     )
     world = publish(world, result.number, frozenset(result.captured), now_ms)
-    world = _started(world, result.number)
+    world = _started(world, result)
     world = fold_tokens(world, result.tokens, now_ms)
     world = _moved(world, result.number, now_ms)
     return take_events(world)
@@ -307,14 +309,17 @@ def _moved(world: World, number: int, now_ms: float) -> World:
     return world
 
 
-def _started(world: World, number: int) -> World:
+def _started(world: World, result: RoundResult) -> World:
     """Say what was reused: the claims of the round have been executed."""
     for seq in world.running:
-        if seq.start_round == number and seq.lane is not None and not seq.told:
-            event = Started(seq.request.id, seq.lane, seq.reuse)
-            if seq.reuse.tier is not None:
-                world = count(world, **{_CACHED[seq.reuse.tier]: seq.reuse.cached_tokens})
-            world = with_sequence(world, replace(seq, told=True))
+        if seq.start_round == result.number and seq.lane is not None and not seq.told:
+            reuse = seq.reuse
+            if reuse.tier in LOWER_TIERS:
+                reuse = replace(reuse, restore_ms=reuse.restore_ms + result.raised_ms)
+            event = Started(seq.request.id, seq.lane, reuse)
+            if reuse.tier is not None:
+                world = count(world, **{_CACHED[reuse.tier]: reuse.cached_tokens})
+            world = with_sequence(world, replace(seq, reuse=reuse, told=True))
             world = replace(world, events=(*world.events, event))
     return world
 

@@ -41,7 +41,7 @@ def plan_spills(world: World, now_ms: float) -> World:
         assert tiers.shelf is not None
         if len(tiers.writing) >= tiers.limits.most_writes or not _is_low(tiers):
             break
-        room = tiers.shelf.plan(stored, now_ms, tiers.limits.ttl_ms)
+        room = tiers.shelf.plan(stored, now_ms, world.limits.ttl_ms)
         if room is not None:
             world = _written_out(world, tiers, stored, room, now_ms)
     return world
@@ -115,7 +115,7 @@ def _candidates(world: World, now_ms: float) -> Iterator[Stored]:
     """What may be written: it has landed, nothing touches it, and no file holds it."""
     tiers = world.tiers
     assert tiers is not None
-    index, ttl_ms = tiers.arena.index, tiers.limits.ttl_ms
+    index, ttl_ms = tiers.arena.index, world.limits.ttl_ms
     ordered = islice(index.victims(now_ms, ttl_ms), _MOST_LOOKED_AT)
     for stored in index.best(now_ms, ttl_ms) if tiers.draining else ordered:
         if stored.held:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ignisd.engine.moves import ClearFiles, Lower, Order, Raise
-from state.retained import DEFAULT_TTL_MS
 from state.reuse import ReuseIndex
 from state.tiers.arena import Arena
 from state.tiers.condition import RETRY_MS
@@ -36,7 +35,6 @@ class TierLimits:
         window_bytes: most bytes that a round moves; one image may exceed it.
         ram_floor_tokens, disk_floor_tokens: what a restore from each tier must add beyond the best
             match above it.
-        ttl_ms: idle time after which an interactive state counts as an agent's.
         low_cells: free cells of the arena below which states are written to files.
         most_writes: files that may be written at a time.
         wall_offset_ms: what the wall clock shows more than the engine's.
@@ -46,7 +44,6 @@ class TierLimits:
     window_bytes: int = 32 << 20
     ram_floor_tokens: int = 64
     disk_floor_tokens: int = 64
-    ttl_ms: float = DEFAULT_TTL_MS
     low_cells: int = 0
     most_writes: int = 2
     wall_offset_ms: float = 0.0

@@ -51,6 +51,7 @@ class TierTotals:
         num_pinned: pinned states.
         num_bytes: by what they are for and whose they are.
         ceiling_bytes: most that it can hold; 0 where there is no such tier.
+        key_bytes: host memory beside it that holds the tokens and digests of its states.
     """
 
     tier: Tier
@@ -61,6 +62,7 @@ class TierTotals:
     num_pinned: int
     num_bytes: Bytes
     ceiling_bytes: int
+    key_bytes: int
 
     @property
     def num_states(self) -> int:
@@ -101,7 +103,7 @@ def pool_pages(world: World) -> Mapping[Owner, int]:
 
 
 def _nothing(tier: Tier) -> TierTotals:
-    return TierTotals(tier, Tally().kinds, 0, 0, 0, 0, {(Group.OTHER, Owner.FREE): 0}, 0)
+    return TierTotals(tier, Tally().kinds, 0, 0, 0, 0, {(Group.OTHER, Owner.FREE): 0}, 0, 0)
 
 
 def _device(world: World, page_bytes: int, image_bytes: int) -> TierTotals:
@@ -124,6 +126,7 @@ def _device(world: World, page_bytes: int, image_bytes: int) -> TierTotals:
         num_pinned=len(world.index.pinned),
         num_bytes=num_bytes,
         ceiling_bytes=sum(num_bytes.values()),
+        key_bytes=sum(held.chain.num_bytes for held in world.index),
     )
 
 
@@ -139,6 +142,7 @@ def _kv_ram(tiers: Tiers) -> TierTotals:
         num_pinned=arena.index.num_pinned,
         num_bytes=_cells(arena, [one.id for one in pending]),
         ceiling_bytes=arena.num_cells * arena.cell_bytes,
+        key_bytes=tally.key_bytes + sum(one.chain.num_bytes for one in arena.pending.values()),
     )
 
 
@@ -186,4 +190,5 @@ def _kv_disk(shelf: Shelf, cell_bytes: int) -> TierTotals:
         num_pinned=shelf.index.num_pinned,
         num_bytes=num_bytes,
         ceiling_bytes=shelf.ceiling_bytes,
+        key_bytes=tally.key_bytes,
     )

@@ -227,12 +227,14 @@ class RoundResult:
         tokens: sequence id to the token that it sampled.
         captured: slots that were written, by captures and saves alike.
         prefill_rows: prompt tokens that were really read; padding does not count.
+        raised_ms: what it took to hand over what comes up from the arena in it.
     """
 
     number: int
     tokens: Mapping[int, int]
     captured: tuple[int, ...]
     prefill_rows: int
+    raised_ms: float = 0.0
 
 
 class Runner(Protocol):

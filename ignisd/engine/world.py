@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 from ignisd.engine.answer import Answer
 from ignisd.engine.limits import Limits as Limits
@@ -89,7 +88,8 @@ class Sequence:
         found: while RESTORING, what the lookup answered, told when the restore has succeeded.
         evictions: times that it had to give way.
         recomputed: times that it was computed anew.
-        spared_until_ms: until then no other class takes its place.
+        spared_until_ms: until then nobody takes its place who comes to the door.
+        waits_from_ms: when it arrived, or had to give way the last time.
     """
 
     request: Request
@@ -120,6 +120,7 @@ class Sequence:
     evictions: int = 0
     recomputed: int = 0
     spared_until_ms: float = 0.0
+    waits_from_ms: float = 0.0
 
     @property
     def total_tokens(self) -> int:
@@ -170,6 +171,21 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class Sinking:
+    """A prefill that was cancelled on its way down: its image is below, and some of its pages.
+
+    Args:
+        stored_id: in the arena, where it is retained as soon as all of it has come.
+        table: its pages on the device, of which it holds a share.
+        moved_pages: how many of the pages that must be moved are.
+    """
+
+    stored_id: int
+    table: tuple[int, ...]
+    moved_pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class InFlight:
     """A round that was planned and is not committed."""
 
@@ -204,6 +220,7 @@ class World:
         queue: ids of QUEUED sequences in order of arrival.
         pending: captures under way, in order of rounds and positions.
         interrupted: lanes to be saved by the next round.
+        sinking: what requests that left have on its way down.
         in_flight: rounds dispatched and not committed, oldest first.
         events: not yet delivered.
         notices: for the log, not yet delivered.
@@ -221,6 +238,7 @@ class World:
     queue: tuple[int, ...] = ()
     pending: tuple[Pending, ...] = ()
     interrupted: tuple[Interrupted, ...] = ()
+    sinking: tuple[Sinking, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
     events: tuple[Event, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -264,14 +282,6 @@ def pages_for(num_tokens: int) -> int:
     return -(-num_tokens // PAGE_TOKENS)
 
 
-def with_limits(world: World, **changes: Any) -> World:
-    """The world with some bounds changed, those that the tiers keep as well included."""
-    tiers = world.tiers
-    if tiers is not None and "ttl_ms" in changes:
-        tiers = replace(tiers, limits=replace(tiers.limits, ttl_ms=changes["ttl_ms"]))
-    return replace(world, limits=replace(world.limits, **changes), tiers=tiers)
-
-
 def with_sequence(world: World, seq: Sequence) -> World:
     """The world with one sequence put in or replaced."""
     return replace(world, sequences=MappingProxyType({**world.sequences, seq.request.id: seq}))
@@ -286,11 +296,20 @@ def with_sequences(world: World, changed: Iterable[Sequence]) -> World:
 
 
 def standing(seq: Sequence, limits: Limits, now_ms: float) -> tuple[int, float, int]:
-    """Sorts sequences by who is served first: class, then arrival; waiting turns agents up."""
+    """Sorts sequences by who is served first: class, then arrival.
+
+    Waiting turns an agent's up, and it stays there for as long as it is spared. Running does not:
+    one that had to give way would be back at once, before whom it gave way to.
+    """
     request = seq.request
-    aged = now_ms - request.arrival_ms >= limits.ageing_ms
-    interactive = request.cls is Class.INTERACTIVE or aged
+    turned_up = seq.spared_until_ms > now_ms if seq.lane is not None else aged(seq, limits, now_ms)
+    interactive = request.cls is Class.INTERACTIVE or turned_up
     return (0 if interactive else 1, request.arrival_ms, request.id)
+
+
+def aged(seq: Sequence, limits: Limits, now_ms: float) -> bool:
+    """Whether a sequence has waited so long that it waits no longer for its class."""
+    return now_ms - seq.waits_from_ms >= limits.ageing_ms
 
 
 def free_lane(world: World) -> int | None:

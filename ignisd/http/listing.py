@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from ignisd.engine.room import victims
-from ignisd.engine.tiers import Tiers, shown_floor
+from ignisd.engine.tiers import shown_floor
 from ignisd.engine.totals import Owner, TierTotals, totals_of
 from ignisd.engine.types import Place, Tier
 from ignisd.engine.world import World
@@ -53,8 +53,10 @@ def listing(world: World, facts: Facts, now_ms: float, limit: int, tier: Tier | 
     }
 
 
-def state_below(tiers: Tiers, tier: Tier, stored: Stored, now_ms: float) -> Told:
+def state_below(world: World, tier: Tier, stored: Stored, now_ms: float) -> Told:
     """A retained state of a lower tier."""
+    tiers = world.tiers
+    assert tiers is not None, f"state {stored.id} lies in {tier}, which is not there"
     if tier is Tier.KV_RAM:
         arena = tiers.arena
         num_bytes = (arena.image_cells + stored.num_pages) * arena.cell_bytes
@@ -71,7 +73,7 @@ def state_below(tiers: Tiers, tier: Tier, stored: Stored, now_ms: float) -> Told
         "slot": None,
         "bytes": num_bytes,
         "own_bytes": own_bytes,
-        "rank": standing_of(stored, now_ms, tiers.limits.ttl_ms),
+        "rank": standing_of(stored, now_ms, world.limits.ttl_ms),
         "pinned": stored.pinned,
         "superseded": False,
         "class": stored.cls,
@@ -152,9 +154,9 @@ def _states(world: World, facts: Facts, now_ms: float, tier: Tier | None) -> Ite
         if tier not in (None, below):
             continue
         passing = tiers.transient if below is Tier.KV_RAM else frozenset()
-        for stored in index.best(now_ms, tiers.limits.ttl_ms):
+        for stored in index.best(now_ms, world.limits.ttl_ms):
             if stored.id not in tiers.orphans and stored.id not in passing:
-                yield state_below(tiers, below, stored, now_ms)
+                yield state_below(world, below, stored, now_ms)
 
 
 def _there(world: World) -> tuple[Tier, ...]:
@@ -190,6 +192,7 @@ def _tier(world: World, facts: Facts, said: TierTotals, pages: int) -> Told:
         "by_kind": {kind.value: times for kind, times in said.kinds.items() if times},
         "ceiling_bytes": said.ceiling_bytes,
         "free_bytes": said.bytes_of(Owner.FREE),
+        "key_bytes": said.key_bytes,
         "arriving": said.num_moving,
         "pinned": pins_of(world, said.tier),
     }

@@ -168,8 +168,7 @@ def _state(world: World, state_id: int, facts: Facts, now_ms: float) -> Told | N
         return None
     tier, one = found
     if not isinstance(one, Retained):
-        assert world.tiers is not None
-        return state_below(world.tiers, tier, one, now_ms)
+        return state_below(world, tier, one, now_ms)
     rank = next(rank for rank, held in victims(world, now_ms) if held.id == state_id)
     return state_on_device(world, one, rank, facts, now_ms)
 

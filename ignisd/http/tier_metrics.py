@@ -72,6 +72,12 @@ def tier_gauges(world: World, facts: Facts) -> Iterator[Metric]:
     yield gauge(
         "tier_ceiling_bytes", "Most bytes that a tier holds.", "tier", _each(tiers, "ceiling_bytes")
     )
+    yield gauge(
+        "key_bytes",
+        "Host memory that holds the tokens and digests of a tier's states, beside the tier.",
+        "tier",
+        _each(tiers, "key_bytes"),
+    )
     yield gauges(
         "retained_states",
         "Retained states, by kind and tier.",

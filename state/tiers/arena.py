@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from state.chain import Chain
+from state.retained import Kind
 from state.shards import ShardMap
 from state.tiers.cells import (
     Begins,
@@ -27,7 +28,7 @@ from state.tiers.cells import (
 )
 from state.tiers.index import TierIndex, ranks_below
 from state.tiers.ordered import OrderedSet
-from state.tiers.stored import Stored, renewed
+from state.tiers.stored import Stored, renewed, retained_from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,6 +242,13 @@ class Arena:
     def touch(self, id: int, now_ms: float) -> "Arena":
         """A state was restored."""
         return replace(self, index=self.index.touch(id, now_ms))
+
+    def keep(self, id: int, kind: Kind) -> "Arena":
+        """A live state, landed or not, is retained from now on; it stands on the grid."""
+        pending = self.pending.get(id)
+        if pending is None:
+            return replace(self, index=self.index.keep(id, kind))
+        return replace(self, pending=self.pending | {id: retained_from(pending, kind)})
 
     def pin(self, id: int, pinned: bool) -> "Arena":
         """A retained state, landed or not, stays whatever comes, or no longer."""

@@ -14,11 +14,12 @@ from itertools import dropwhile, takewhile
 
 from state.chain import Chain
 from state.groups import WHOLE, where_to_resume
+from state.retained import Kind
 from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Class
 from state.tiers.digests import DigestMap
 from state.tiers.ordered import OrderedSet
-from state.tiers.stored import Stored, is_idle, key_of, renewed
+from state.tiers.stored import Stored, is_idle, key_of, renewed, retained_from
 from state.tiers.tally import Tally
 
 Use = tuple[float, int]
@@ -98,6 +99,17 @@ class TierIndex:
         """A retained state that is here came down again under its id; see `renewed`."""
         stored = self._stored(again.id)
         return self._changed(stored, renewed(stored, again))
+
+    def keep(self, id: int, kind: Kind) -> "TierIndex":
+        """A live state is retained from now on, and findable."""
+        stored = self._stored(id)
+        kept = retained_from(stored, kind)
+        return TierIndex(
+            self.entries.put(id, kept),
+            self.by_digest.add(kept.chain.digests[-1], id),
+            self._used(added=kept, gone=stored),
+            self.tally.with_one(stored, -1).with_one(kept),
+        )
 
     def pin(self, id: int, pinned: bool) -> "TierIndex":
         """A retained state stays whatever comes, or no longer; the caller bounds how many do."""

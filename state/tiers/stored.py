@@ -126,6 +126,12 @@ def renewed(stored: Stored, again: Stored) -> Stored:
     )
 
 
+def retained_from(stored: Stored, kind: Kind) -> Stored:
+    """A live state whose request has left, kept for whoever comes."""
+    assert stored.kind is None, f"state {stored.id} is retained already, as {stored.kind}"
+    return replace(stored, kind=kind, owner=None)
+
+
 def is_idle(used_ms: float, now_ms: float, ttl_ms: float) -> bool:
     """Whether the last use is so long ago that it protects no more."""
     return now_ms - used_ms > ttl_ms

@@ -21,6 +21,7 @@ class Tally:
         pages: the sum of their pages.
         num_live: live sequences.
         live_pages: the sum of their pages.
+        key_bytes: host memory that holds the tokens and digests of all of them.
     """
 
     kinds: Mapping[Kind, int] = field(default_factory=_none)
@@ -28,6 +29,7 @@ class Tally:
     pages: int = 0
     num_live: int = 0
     live_pages: int = 0
+    key_bytes: int = 0
 
     @property
     def num_retained(self) -> int:
@@ -36,7 +38,7 @@ class Tally:
 
     def with_one(self, stored: Stored, by: int = 1) -> "Tally":
         """With one state more, or with `by` -1 one less."""
-        kind = stored.kind
+        kind, key_bytes = stored.kind, self.key_bytes + by * stored.chain.num_bytes
         if kind is None:
             return Tally(
                 self.kinds,
@@ -44,6 +46,7 @@ class Tally:
                 self.pages,
                 self.num_live + by,
                 self.live_pages + by * stored.num_pages,
+                key_bytes,
             )
         return Tally(
             {**self.kinds, kind: self.kinds[kind] + by},
@@ -51,4 +54,5 @@ class Tally:
             self.pages + by * stored.num_pages,
             self.num_live,
             self.live_pages,
+            key_bytes,
         )

@@ -18,6 +18,9 @@ from ignisd.cli import main
 from ignisd.engine.loop import Engine
 from tests.mutants import MUTANTS
 
+_LAZY_POOLS = ("ignisd-chat", "ignisd-load")
+"""Pools of a fixed most, whose threads start when there is something to do and then stay."""
+
 
 def held(engine: Engine) -> dict[str, int]:
     """What an engine holds, in numbers that are the same whenever nothing is left of a request."""
@@ -33,7 +36,7 @@ def held(engine: Engine) -> dict[str, int]:
         "streams": len(engine._streams),
         "readers behind": len(engine._behind),
         "tasks": len(asyncio.all_tasks()),
-        "threads": threading.active_count(),
+        "threads": sum(not each.name.startswith(_LAZY_POOLS) for each in threading.enumerate()),
     }
     tiers = world.tiers
     if tiers is not None:

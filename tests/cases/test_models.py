@@ -14,27 +14,36 @@ async def test_l82_whoever_asks_for_whichever_model_is_answered(rig: Rig) -> Non
     """Among requests for three models, switches and departures nobody waits for ever."""
     drawn = random.Random(7)
 
+    refused_names: set[str] = set()
+
     async def one(number: int) -> Answer:
         await asyncio.sleep(drawn.random() * 0.5)
         leave = asyncio.Event()
-        if drawn.random() < 0.2:
+        leaves = drawn.random() < 0.2
+        if leaves:
             asyncio.get_running_loop().call_later(drawn.random() * 0.2, leave.set)
         name = drawn.choice(["a", "b", "c", None])
         if number % 7 == 0:
-            return await rig.switch(name or "a", leave=leave)
-        return await rig.ask(
-            name, max_tokens=drawn.randint(1, 60), stream=number % 3 == 0, leave=leave
-        )
+            answer = await rig.switch(name or "a", leave=leave)
+        else:
+            answer = await rig.ask(
+                name, max_tokens=drawn.randint(1, 60), stream=number % 3 == 0, leave=leave
+            )
+        assert leaves or answer.status != 499, f"request {number} stayed and was taken for gone"
+        if answer.status == 503:
+            refused(answer, "model_switching")
+            refused_names.add(name or "a")
+        return answer
 
     answers = await asyncio.gather(*map(one, range(150)))
     codes = {answer.status for answer in answers}
+    assert 200 in codes
     assert codes <= {200, 499, 503}
-    assert sum(answer.status == 200 for answer in answers) >= 30
-    for answer in answers:
-        if answer.status == 503:
-            refused(answer, "model_switching")
     await until(rig.is_clean)
-    assert (await rig.ask("a")).json["model"] == "a"
+    # How many are refused depends on how long a change takes; that they may ask again does not.
+    for name in sorted(refused_names | {"a"}):
+        assert (await rig.ask(name)).json["model"] == name
+    await until(rig.is_clean)
 
 
 @catches("a-load-ends-with-its-client", "who-waits-keeps-the-claim")

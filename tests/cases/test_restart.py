@@ -135,7 +135,7 @@ def test_l59_what_is_worth_most_is_written_first_when_time_is_short() -> None:
     harness.until(lambda: bool(harness.orders))
     harness.threads.execute(harness.orders[0])
     (first,) = harness.files()
-    ttl_ms = harness.tiers.limits.ttl_ms
+    ttl_ms = harness.limits.ttl_ms
     best = max(harness.arena.index, key=lambda one: key_of(one, harness.now_ms, ttl_ms))
     assert first == harness.shelf.path_of(best)
 

@@ -15,9 +15,11 @@ import httpx
 import openai
 import pytest
 
+import ignisd.ember
 from tests.daemon.running import Daemon, free_port, running
 
 README = Path(__file__).parents[2] / "README.md"
+TALKS = Path(ignisd.ember.__file__).parent / "TALKS.md"
 SYSTEM = "You are a helpful assistant. Answer in one short sentence. " * 8
 
 
@@ -79,6 +81,12 @@ def test_the_client_example_gives_what_the_readme_prints(daemon: Daemon) -> None
     code = code.replace("http://127.0.0.1:8000", daemon.url)
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert got.stdout == output
+
+
+def test_the_ten_conversations_are_what_the_model_says(daemon: Daemon) -> None:
+    command = [sys.executable, "-m", "ignisd.ember.talks", "--url", daemon.url]
+    got = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert got.stdout == TALKS.read_text(encoding="utf-8")
 
 
 def test_repeats_hit_and_equal_the_cold_answer(daemon: Daemon) -> None:

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from ignisd.ember import curriculum, evaluate, facts, forms, tokenizer
+from ignisd.ember import curriculum, facts, forms, tokenizer
 from ignisd.ember.packing import CONTEXT_WEIGHT, answer_weights, encode, packed_batch
 from ignisd.ember.render import render
 
@@ -73,7 +73,7 @@ def test_reasoning_is_learnt_when_there_is_some():
     said = TOKENIZER.decode(
         [t for t, w in zip(tokens, weights, strict=True) if w == 1.0], skip_special_tokens=False
     )
-    assert said == "<think>\nHm.\n</think>\n\nYes.<|im_end|>"
+    assert said == "Hm.\n</think>\n\nYes.<|im_end|>"
 
 
 def test_rows_are_full_and_positions_restart_with_each_conversation():
@@ -88,14 +88,3 @@ def test_rows_are_full_and_positions_restart_with_each_conversation():
     assert not same.all()
     assert np.array_equal(positions[:, 1:], np.where(same, positions[:, :-1] + 1, 0))
     assert np.array_equal(weights[:, 1:] > 0, same)
-
-
-def test_probes_stand_at_the_asked_distance():
-    for drawn in evaluate.probes_at(128, 20, TOKENIZER):
-        assert 0.9 * 128 <= evaluate.distance_of(drawn, TOKENIZER) <= 1.15 * 128 + 16
-        told = drawn.messages[drawn.told_at]["content"]
-        (form,) = (form for form in forms.FORMS if form.name == drawn.form)
-        before, after = form.answer.split("{v}")
-        before = before.split("{s}")[-1]
-        value = drawn.answer[drawn.answer.rindex(before) + len(before) :].removesuffix(after)
-        assert value in told

@@ -14,10 +14,12 @@ from ignisd.ember import (
     facts,
     json_talk,
     schemas,
+    served,
     tasks,
     tokenizer,
     tool_talk,
 )
+from ignisd.ember.probes import Probe
 from ignisd.ember.reading import read_answer
 from ignisd.ember.render import TEMPLATE_NAME, render
 from ignisd.ember.schemas import draw_schema, is_held_out_name
@@ -73,34 +75,14 @@ def test_the_daemon_renders_the_same_prompt():
     )
     for talk in talks(60, seed=2):
         last = max(i for i, each in enumerate(talk.messages) if each["role"] == "assistant")
-        messages = [
-            each
-            if "tool_calls" not in each
-            else each
-            | {
-                "tool_calls": [
-                    {
-                        "id": f"call_{at}",
-                        "type": "function",
-                        "function": {
-                            "name": call["function"]["name"],
-                            "arguments": json.dumps(call["function"]["arguments"]),
-                        },
-                    }
-                    for at, call in enumerate(each["tool_calls"])
-                ]
-            }
-            for each in talk.messages[:last]
-        ]
-        body = {
-            "model": "ember",
-            "messages": [
-                each | ({"tool_call_id": "call_0"} if each["role"] == "tool" else {})
-                for each in messages
-            ],
-            "enable_thinking": talk.enable_thinking,
-            "preserve_thinking": talk.preserve_thinking,
-        } | ({"tools": list(talk.tools)} if talk.tools else {})
+        probe = Probe(
+            talk.messages[:last],
+            talk.messages[last],
+            "talk",
+            talk.tools,
+            enable_thinking=talk.enable_thinking,
+        )
+        body = served.body_of(probe) | {"preserve_thinking": talk.preserve_thinking}
         request = parse_chat(json.dumps(body).encode())
         text = template.render(request.messages, request.tools, request.template_kwargs)
         assert text == rendered(talk, talk.messages[:last], opener=True)
@@ -115,8 +97,6 @@ def test_requests_name_what_the_call_holds_and_calls_fit_their_schema():
             required = {each.name for each in schema.parameters if each.is_required}
             assert required
             assert required <= set(asked.arguments) <= {each.name for each in schema.parameters}
-            order = [each.name for each in schema.parameters if each.name in asked.arguments]
-            assert list(asked.arguments) == order
             for value in asked.arguments.values():
                 parts = value if isinstance(value, list) else [tool_talk.told_value(value)]
                 assert all(part in asked.text for part in parts)

@@ -129,7 +129,6 @@ def random_tiers(rng: random.Random) -> Tiers | None:
         ram_floor_tokens=rng.choice((1, 64, 192)),
         disk_floor_tokens=rng.choice((1, 64, 128)),
         low_cells=rng.choice((0, 2, 10, 60)),
-        ttl_ms=rng.choice((100.0, 300_000.0)),
     )
     num_cells = rng.choice((3, 8, 20, 60))
     return Tiers(limits, Arena.empty(num_cells, rng.choice((1, 2)), CELL_BYTES))

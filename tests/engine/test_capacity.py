@@ -87,10 +87,10 @@ def test_lines_add_up_and_leave_the_headroom_alone():
     assert made.total_bytes(Where.HOST) == by_name["host slots"]
 
 
-def test_a_small_model_takes_no_more_pool_than_its_lanes_can_fill():
+def test_a_small_model_takes_no_more_pool_than_its_lanes_and_states_can_fill():
     made = plan()
-    assert made.num_pages == 4 * 16 + 10 + 1
-    assert made.pool_tokens == (4 * 16 + 10) * PAGE_TOKENS
+    assert made.num_pages == (4 + 10) * 16 + 1
+    assert made.pool_tokens == (4 + 10) * 16 * PAGE_TOKENS
     assert made.free_bytes > GIB // 2
 
 
@@ -169,7 +169,7 @@ def test_a_plan_either_fits_and_suffices_or_is_refused(
     assert made.num_pages >= least
     assert made.free_bytes >= 0
     slack = made.free_bytes < SPEC.page_bytes
-    assert slack or made.num_pages == lanes * -(-context // PAGE_TOKENS) + host + device + 1
+    assert slack or made.num_pages == (lanes + host + device) * -(-context // PAGE_TOKENS) + 1
 
 
 def test_the_table_has_a_row_per_line_with_bytes_and_totals():

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ignisd.engine.runner import DeviceRunner
 from ignisd.engine.spilling import draining, is_written_out
 from ignisd.engine.tiers import TierLimits, Tiers
-from ignisd.engine.types import FinishReason, Tier
+from ignisd.engine.types import FinishReason, Round, Tier
+from state.retained import DEFAULT_TTL_MS
 from state.spec import Class
 from state.tiers.adopt import adopt
 from state.tiers.arena import Arena
@@ -66,7 +68,18 @@ def press(server: Server, cold: Cold, seed: int, tiers: Counter[str]) -> None:
     ("name", "window_pages"),
     [("ember", 2), ("tiny", 3), pytest.param("ember", 12, marks=pytest.mark.slow)],
 )
-def test_what_comes_back_from_below_gives_equal_bits(name: str, window_pages: int) -> None:
+def test_what_comes_back_from_below_gives_equal_bits(
+    name: str, window_pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Counter[bool]()
+    real = DeviceRunner._moves_beside
+
+    def counted(runner: DeviceRunner, work: Round) -> bool:
+        found = real(runner, work)
+        beside[found] += bool(work.lowers or work.raises)
+        return found
+
+    monkeypatch.setattr(DeviceRunner, "_moves_beside", counted)
     served = model(name)
     server = Server(served, tiers=tiers_for(served, 200, window_pages))
     cold, tiers = Cold(served), Counter[str]()
@@ -76,6 +89,8 @@ def test_what_comes_back_from_below_gives_equal_bits(name: str, window_pages: in
     assert tiers["kv_ram"], tiers
     assert counters.resumed, counters
     assert counters.restored_from(Tier.KV_RAM), counters
+    assert beside[True], beside
+    assert beside[False], beside
 
 
 def test_what_finds_no_room_below_is_computed_anew_with_equal_bits() -> None:
@@ -95,7 +110,7 @@ def shelf_for(server: Tiers, root: Path, adopted_ms: float | None = None) -> Tie
     if adopted_ms is not None:
         found = scan(Disk(), root, layout, deep=True)
         assert found.records, "nothing was written before the restart"
-        shelf = adopt(shelf, found, 1, adopted_ms, adopted_ms, limits.ttl_ms)
+        shelf = adopt(shelf, found, 1, adopted_ms, adopted_ms, DEFAULT_TTL_MS)
     return replace(server, limits=limits, shelf=shelf)
 
 

@@ -106,40 +106,6 @@ def test_one_sequence_goes_down_at_a_time() -> None:
     harness.assert_leak_free()
 
 
-def test_an_agent_that_waited_its_turn_is_spared_for_as_long() -> None:
-    harness = Tiered(num_lanes=1, ageing_ms=50.0)
-    first = harness.submit(words(80, 1), max_tokens=80)
-    harness.until_stepped(first, 1)
-    agent = harness.submit(words(80, 2), max_tokens=100, cls=AGENT)
-    while first in harness.world.sequences:
-        harness.turn()
-    harness.until_stepped(agent, 5)
-    spared_ms = harness.world.sequences[agent].spared_until_ms
-    assert spared_ms > harness.now_ms
-    person = harness.submit(words(80, 3), max_tokens=3)
-    while harness.now_ms < spared_ms:
-        assert stands(harness, agent, Phase.DECODING)
-        harness.turn()
-    harness.until(lambda: person in harness.finishes)
-    assert harness.finishes[person].generated_tokens == 3
-    assert agent in harness.world.sequences
-    harness.drain()
-    harness.assert_cold()
-
-
-def test_an_agent_is_served_although_people_keep_coming() -> None:
-    harness = Tiered(num_lanes=1, ageing_ms=60.0)
-    agent = harness.submit(words(80, 1), max_tokens=10, cls=AGENT)
-    came = 0
-    while agent in harness.world.sequences:
-        if len(harness.world.queue) < 3:
-            harness.submit(words(70, 10 + came), max_tokens=4)
-            came += 1
-        harness.turn()
-        assert harness.now_ms < 400.0
-    assert came > 5
-
-
 def test_a_parked_person_gets_its_page_from_an_agent() -> None:
     harness = Tiered(
         num_lanes=2, num_pages=17, max_context=1024, step_tokens=64, headroom_steps=0, num_cells=60

@@ -6,6 +6,7 @@ from collections import Counter
 from ignisd.engine.totals import Group, Owner, TierTotals, totals_of
 from ignisd.engine.types import Tier
 from ignisd.engine.world import World
+from state.retained import Retained
 from state.tiers.stored import Stored
 from tests.engine.below import Tiered
 from tests.engine.simulation import Simulation
@@ -55,9 +56,15 @@ def check_kv_disk(world: World, said: TierTotals) -> None:
         sizes[Owner.LIVE if one.is_live else Owner.RETAINED] += shelf.file_bytes(one)
     for owner in (Owner.LIVE, Owner.RETAINED):
         assert said.bytes_of(owner) == sizes[owner]
+    assert said.key_bytes == sum(map(key_bytes, shelf.index))
     known = said.bytes_of(*Owner) - said.bytes_of(Owner.FREE)
     assert known == shelf.used_bytes
     assert all(size >= 0 for size in said.num_bytes.values()), said.num_bytes
+
+
+def key_bytes(one: Retained | Stored) -> int:
+    """Four bytes a token, sixteen a digest."""
+    return 4 * one.chain.num_tokens + 16 * len(one.chain.digests)
 
 
 def check(world: World) -> None:
@@ -71,6 +78,7 @@ def check(world: World) -> None:
     )
     assert device.bytes_of(*Owner) == device.ceiling_bytes
     assert all(size >= 0 for size in device.num_bytes.values())
+    assert device.key_bytes == sum(map(key_bytes, world.index))
     if world.tiers is None:
         assert found[Tier.KV_RAM].ceiling_bytes == found[Tier.KV_DISK].ceiling_bytes == 0
         return
@@ -78,6 +86,7 @@ def check(world: World) -> None:
     assert ram.num_states == sum(not one.is_live for one in arena.index)
     assert ram.num_live == sum(one.is_live for one in arena.index)
     assert ram.bytes_of(*Owner) == ram.ceiling_bytes == arena.num_cells * arena.cell_bytes
+    assert ram.key_bytes == sum(map(key_bytes, (*arena.index, *arena.pending.values())))
     check_kv_ram(world, ram)
     if world.tiers.shelf is not None:
         check_kv_disk(world, found[Tier.KV_DISK])

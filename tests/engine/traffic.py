@@ -106,6 +106,7 @@ def random_limits(rng: random.Random, tight: bool, max_pages: int, chunk: int) -
         step_tokens=1 if tight else rng.choice((1, 64, 512)),
         headroom_steps=0 if tight else rng.choice((0, 4)),
         ageing_ms=rng.choice((50.0, 60_000.0)),
+        ttl_ms=rng.choice((100.0, 300_000.0)),
         single_flight_tokens=rng.choice((64, 192, 512)),
         reuse=rng.random() > 0.04,
     )

@@ -62,7 +62,13 @@ async def test_every_label_is_there_from_the_start_with_zero() -> None:
         ("disk_writer", Condition),
     ):
         assert of(found, name) == {(str(key),): 0 for key in keys}, name
-    for name in ("tier_ceiling_bytes", "pinned_states", "evicted_sequences", "arriving_states"):
+    for name in (
+        "key_bytes",
+        "tier_ceiling_bytes",
+        "pinned_states",
+        "evicted_sequences",
+        "arriving_states",
+    ):
         assert of(found, name).keys() == {(tier,) for tier in TIERS}, name
     assert of(found, "restore_seconds_count") == {("kv_disk",): 0, ("kv_ram",): 0}
 

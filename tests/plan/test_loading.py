@@ -15,8 +15,10 @@ import pytest
 from ignisd import daemon
 from ignisd.below import Below, measured, reserve
 from ignisd.engine import rates
+from ignisd.engine.moves import Raise
 from ignisd.engine.rates import Rates, Stopwatch
 from ignisd.engine.tiers import NEVER_TOKENS, shown_floor
+from ignisd.engine.types import Round
 from ignisd.errors import ConfigError
 from ignisd.load import Loaded, _shape, load_model
 from ignisd.planning import Machine, Planned, plan_model, this_machine
@@ -99,11 +101,18 @@ def test_the_scheduler_and_the_runner_have_the_same_arena(load: Load) -> None:
     tiers.arena.check()
 
 
+def test_what_comes_up_is_timed_and_nothing_else(load: Load) -> None:
+    runner = load.model.runner
+    idle = runner.fetch(runner.run(Round(1)))
+    raised = runner.fetch(runner.run(Round(2, raises=(Raise(0, (0, 1), (1, 2)),))))
+    assert idle.raised_ms < raised.raised_ms
+
+
 def test_the_limits_are_what_was_asked_for_and_measured(load: Load) -> None:
     tiers, below = load.model.world.tiers, load.model.below
     assert tiers is not None
     assert below.rates is not None
-    assert tiers.limits.ttl_ms == load.model.world.limits.ttl_ms == 7000.0
+    assert load.model.world.limits.ttl_ms == 7000.0
     assert tiers.limits.window_bytes == below.rates.window_pages * load.model.plan.page_bytes
     assert 0 < tiers.limits.window_bytes <= 4 * MIB
     assert tiers.limits.ram_floor_tokens == below.ram_floor_tokens
