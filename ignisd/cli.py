@@ -130,6 +130,15 @@ def _plan(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return plan_command.run(asked, _resolve(rest, environ).settings, environ)
 
 
+def _advise(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    from ignisd.advise import command
+
+    key = environ.get("IGNISD_SERVER_API_KEY")
+    for line in command.run(command.read_words(words), key):
+        print(line)
+    return 0
+
+
 def _inspect(words: Sequence[str], environ: Mapping[str, str]) -> int:
     from ignisd import inspection
 
@@ -165,6 +174,9 @@ _COMMANDS: dict[str, _Command] = {
     "plan": _Command(_plan, "print the memory that a model would hold, without loading it"),
     "inspect": _Command(
         _inspect, f"list a disk tier and check every byte of it: ignisd inspect DIR [{_JSON}]"
+    ),
+    "advise": _Command(
+        _advise, "choose a retention interval from a recorded trace: ignisd advise FILE, --explain"
     ),
     "bench": _Command(_bench, "measure prefill, decode and reuse, here and on other servers"),
 }

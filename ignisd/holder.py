@@ -9,12 +9,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ignisd import log
+from ignisd.advise.record import Recorder, recorder_of
 from ignisd.catalog import Known
 from ignisd.chat.checkpoint import ModelInfo
 from ignisd.engine.compiles import CompileCounter
 from ignisd.engine.files import FileThreads
 from ignisd.engine.loop import Engine
-from ignisd.engine.types import Runner
+from ignisd.engine.types import Finish, Runner
 from ignisd.engine.world import World
 from ignisd.errors import Draining, IgnisError
 from ignisd.http.service import Service
@@ -29,6 +30,13 @@ ROUND_TIMEOUT_MS = 300_000.0
 """The longest chunk of a large model on a slow processor takes about a minute."""
 
 _log = logging.getLogger("ignisd.lifecycle")
+
+
+def _ended(recorder: Recorder | None, finish: Finish) -> None:
+    """A request has ended: the log and the trace are told."""
+    log.done(finish)
+    if recorder is not None:
+        recorder.ended(finish)
 
 
 class Model(Protocol):
@@ -193,13 +201,15 @@ class Holder:
         world = model.world
         if rested is not None:
             world = replace(world, counters=rested.counters)
+        recorder = recorder_of(settings.trace_path, model.info.name, model.facts)
         engine = Engine(
             world,
             model.runner,
             clock=self._clock_ms,
             queue_limit=settings.server_queue,
             check=settings.check,
-            on_finish=log.done,
+            watch=recorder,
+            on_finish=partial(_ended, recorder),
             on_notice=log.warn,
             late_compiles=lambda: self._compiles.num_compiles,
             round_timeout_ms=ROUND_TIMEOUT_MS,
@@ -209,6 +219,8 @@ class Holder:
         # They may have been changed while the model was loaded.
         engine.adjust(settings.server_queue, **live_limits(settings))
         turning = asyncio.create_task(engine.run(), name="engine")
+        if recorder is not None:
+            turning.add_done_callback(lambda _: recorder.close())
         self.follow(turning)
         self._compiles.start_counting()
         self._live.loaded(choice.settings)

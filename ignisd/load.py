@@ -35,10 +35,10 @@ from ignisd.model.forward import ForwardSpec
 from ignisd.model.spec import ModelSpec
 from ignisd.model.weights import load
 from ignisd.planning import NUM_IMAGES, Planned, plan_model, this_machine, weights_dtype
+from ignisd.retaining import say_groups
 from ignisd.settings import Settings
 from pallas_kernels.dispatch import default_path
 from state.retained import Kind
-from state.retention import RetentionPolicy
 from state.spec import Fingerprint
 
 _WEIGHTS_SHARE = 0.3
@@ -92,6 +92,7 @@ class Loaded:
             settled=self.settled(),
             kv_ram=self.below.facts(),
             kv_disk=None if self.disk is None else self.disk.facts(),
+            rates=_rates_told(self.below),
         )
 
     def settled(self) -> Mapping[str, object]:
@@ -294,13 +295,13 @@ def _say_exactness(inexact: tuple[str, ...]) -> None:
 def _say_policy(settings: Settings, planned: Planned, below: Below, disk: DiskTier | None) -> None:
     """What is retained, what that takes, and where."""
     interval, sizes = settings.reuse_retention_interval, planned.sizes
-    kinds = [kind.value for kind in Kind if interval or kind is not Kind.PERIODIC]
+    kinds = [kind.value for kind in Kind if not interval.is_zero or kind is not Kind.PERIODIC]
     log.write(
         _log,
         logging.INFO,
         "retained",
         kinds=",".join(kinds) if settings.reuse_prompt else "none",
-        interval_tokens=interval,
+        interval_tokens=str(interval),
         image_bytes=planned.memory.image_bytes,
         page_bytes=planned.memory.page_bytes,
         host_slots=sizes.num_host_slots,
@@ -312,6 +313,20 @@ def _say_policy(settings: Settings, planned: Planned, below: Below, disk: DiskTi
         kv_disk_bytes=below.sizes.disk_bytes,
         kv_disk_floor=None if disk is None else shown_floor(disk.floor_tokens),
     )
+    say_groups(settings, planned.kept, planned.policy, sizes.max_context, sizes.num_slots)
+
+
+def _rates_told(below: Below) -> Mapping[str, float]:
+    """What the advisor makes its clock of."""
+    rates = below.rates
+    if rates is None:
+        return {}
+    return {
+        "prefill_tokens_s": rates.prefill_tokens_s,
+        "decode_ms": rates.decode_ms,
+        "raise_bytes_s": rates.raise_bytes_s,
+        "cell_bytes": float(below.sizes.cell_bytes),
+    }
 
 
 def clock_ms() -> float:
@@ -342,7 +357,7 @@ def _world(settings: Settings, stamp: Fingerprint, planned: Planned, below: Belo
             ttl_ms=below.ttl_ms,
             reuse=settings.reuse_prompt,
         ),
-        RetentionPolicy(settings.reuse_retention_interval),
+        planned.policy,
         stamp,
         num_pages=planned.memory.num_pages,
         num_device_slots=sizes.num_device_slots,

@@ -18,8 +18,10 @@ from ignisd.model.spec import ModelSpec, read_spec
 from ignisd.model.tensors import list_tensors
 from ignisd.model.weight_spec import leaves, total_bytes
 from ignisd.model.weights import match_tensors
+from ignisd.retaining import policy_of
 from ignisd.settings import Settings
-from state.spec import KvFormat
+from state.retention import RetentionPolicy
+from state.spec import KvFormat, StateSpec
 
 EMBEDDED = "ember"
 NUM_IMAGES = 3
@@ -51,6 +53,8 @@ class Planned:
         spec: its geometry.
         platform: the backend that it is planned for.
         sizes: how many of each thing the engine has.
+        kept: what a sequence keeps.
+        policy: what is kept of a prompt.
         tiers: what lies below the device.
         memory: every byte.
     """
@@ -60,6 +64,8 @@ class Planned:
     spec: ModelSpec
     platform: str
     sizes: Sizes
+    kept: StateSpec
+    policy: RetentionPolicy
     tiers: TierSizes
     memory: MemoryPlan
 
@@ -106,6 +112,7 @@ def plan_model(settings: Settings, machine: Machine) -> Planned:
     spec = read_spec(folder)
     kept = spec.state_spec(settings.model_kv_format)
     sizes = settle(settings, machine.platform, spec.max_position, kept.image_bytes)
+    policy = policy_of(settings, kept, sizes.chunk_tokens)
     weights = abstract(spec, weights_dtype(settings.model_kv_format))
     match_tensors(leaves(weights), list_tensors(folder))
     budget = budget_for(settings, machine.platform, machine.host_bytes, machine.device_bytes)
@@ -122,7 +129,7 @@ def plan_model(settings: Settings, machine: Machine) -> Planned:
         pool=settings.vram_kv_pool_bytes,
         below=tiers.lines(machine.platform),
     )
-    return Planned(name, folder, spec, machine.platform, sizes, tiers, memory)
+    return Planned(name, folder, spec, machine.platform, sizes, kept, policy, tiers, memory)
 
 
 def weights_dtype(kv_format: KvFormat) -> np.dtype[Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ignisd.errors import ConfigError
 from ignisd.flags import Flag, declare, flags_of
+from ignisd.interval_kind import IntervalText
 from ignisd.kinds import (
     Address,
     Choice,
@@ -22,6 +23,7 @@ from ignisd.kinds import (
 )
 from ignisd.tier_settings import CHAPTER as _TIERS
 from ignisd.tier_settings import TierSettings
+from state.groups import Intervals
 from state.spec import PAGE_TOKENS, KvFormat
 
 _SERVER = "Server"
@@ -279,13 +281,14 @@ class Settings(TierSettings):
         meta="N",
         unit="slots",
     )
-    reuse_retention_interval: int = declare(
-        Count(0, grid=PAGE_TOKENS),
-        0,
-        "also keep an image every so many tokens, a multiple of 64; 0 keeps those at turns and at "
-        "the end of system prompts only",
+    reuse_retention_interval: Intervals = declare(
+        IntervalText(),
+        "0",
+        "also keep a state every so many tokens, a multiple of 64; 0 keeps those at turns and at "
+        "the end of system prompts only, dense one per prefill chunk; or by group of layers, as in "
+        "linear=4096,drafter=0",
         chapter=_REUSE,
-        meta="N",
+        meta="N|dense|GROUP=N,...",
         unit="tokens",
     )
     vram_budget_bytes: int | None = declare(
@@ -332,6 +335,14 @@ class Settings(TierSettings):
         "further names in /metrics: vllm adds four that routers and dashboards made for it read",
         chapter=_WATCH,
         meta="none|vllm",
+    )
+    trace_path: Path | None = declare(
+        Folder(),
+        None,
+        "file to record requests in for ignisd advise: sizes and salted page hashes, no text and "
+        "no tokens",
+        chapter=_WATCH,
+        meta="FILE",
     )
     check: bool = declare(
         Switch(),

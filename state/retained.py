@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass, field
 
 from state.chain import Chain
+from state.groups import WHOLE, GroupName
 from state.pages import NULL_PAGE
 from state.spec import PAGE_TOKENS, Class, Fingerprint
 
@@ -81,6 +82,7 @@ class Retained:
         used_ms: when it was last claimed, or published.
         fingerprint: what its bytes depend on.
         pinned: somebody asked for it to stay; it gives way to no other state.
+        groups: what it has of the model's groups.
     """
 
     id: int
@@ -97,6 +99,7 @@ class Retained:
     used_ms: float
     fingerprint: Fingerprint
     pinned: bool = False
+    groups: frozenset[GroupName] = WHOLE
 
     def __post_init__(self) -> None:
         assert self.length > 0, f"state {self.id} retains {self.length} tokens"

@@ -1,22 +1,14 @@
 """Where a prompt is cut so that later requests can resume there."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from state.groups import GroupName, resume_points, where_to_resume
 from state.retained import KIND_ORDER, Kind
 from state.spec import PAGE_TOKENS
 
 SEAM_TOKENS = 8
 """Last tokens of a plain prompt that a continuation may tokenize in another way."""
-
-
-def resume_points(num_tokens: int) -> range:
-    """Every length at which a request of `num_tokens` tokens may resume, ascending.
-
-    This one function answers for both who writes and who reads: a prompt is cut only where a
-    follower of the same prompt could resume, and the lookup tries exactly these lengths. They are
-    the multiples of the page that leave at least one token to read.
-    """
-    return range(PAGE_TOKENS, num_tokens, PAGE_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +46,14 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place where prefill yields an image: a multiple of the page, and what it serves."""
+    """A place where prefill yields a state: a multiple of the page, and what it serves.
+
+    `groups` are those that keep something there; None is every group that the model has.
+    """
 
     position: int
     kind: Kind
+    groups: frozenset[GroupName] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,8 @@ class RetentionPolicy:
         interval_tokens: a cut at every multiple of it too; 0 keeps to the marks alone. Dense
             retention is the width of a prefill chunk.
         min_interrupted_tokens: what an interrupted prefill must have read to be kept.
+        by_group: the interval of each sparse group, where they differ; replaces the one above.
+        inert: groups among these whose miss does no harm.
 
     Raises:
         ValueError: an interval that is negative or no multiple of the page.
@@ -75,13 +73,37 @@ class RetentionPolicy:
 
     interval_tokens: int = 0
     min_interrupted_tokens: int = 1024
+    by_group: tuple[tuple[GroupName, int], ...] = ()
+    inert: frozenset[GroupName] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.interval_tokens < 0 or self.interval_tokens % PAGE_TOKENS:
-            raise ValueError(
-                f"retention interval {self.interval_tokens} is not 0 or a positive multiple of "
-                f"the page of {PAGE_TOKENS} tokens; change --reuse-retention-interval"
-            )
+        for interval in (self.interval_tokens, *(own for _, own in self.by_group)):
+            if interval < 0 or interval % PAGE_TOKENS:
+                raise ValueError(
+                    f"retention interval {interval} is not 0 or a positive multiple of "
+                    f"the page of {PAGE_TOKENS} tokens; change --reuse-retention-interval"
+                )
+
+    def promised(self, num_tokens: int) -> Mapping[int, frozenset[GroupName] | None]:
+        """The periodic points of a prompt, and which groups keep something at each; None is all.
+
+        Only points at which a follower could resume: whatever one group kept elsewhere would be of
+        use to nobody, an inert one included.
+        """
+        if not self.by_group:
+            step = self.interval_tokens
+            return dict.fromkeys(range(step, num_tokens, step)) if step else {}
+        kept: dict[int, set[GroupName]] = {}
+        for name, step in self.by_group:
+            for position in range(step, num_tokens, step) if step else ():
+                kept.setdefault(position, {GroupName.FULL}).add(name)
+        wanted = {name for name, _ in self.by_group if name not in self.inert}
+        every = {GroupName.FULL, *(name for name, _ in self.by_group)}
+        usable = where_to_resume(num_tokens, wanted, kept) if wanted else ()
+        return {
+            point: None if kept[point] == every else frozenset(kept[point])
+            for point in reversed(usable)
+        }
 
     def cuts(
         self,
@@ -106,16 +128,20 @@ class RetentionPolicy:
             return ()
         wanted = self._wanted(marks, num_tokens)
         wanted += [(junction, Kind.JUNCTION) for junction in junctions]
-        best: dict[int, Kind] = {}
+        best: dict[int, Cut] = {
+            position: Cut(position, Kind.PERIODIC, groups)
+            for position, groups in self.promised(num_tokens).items()
+            if position > resumed_at
+        }
         for offset, kind in wanted:
             assert 0 <= offset <= num_tokens, f"{kind} mark at {offset} of {num_tokens} tokens"
             position = min(offset // PAGE_TOKENS * PAGE_TOKENS, points[-1])
             if position <= resumed_at:
                 continue
             held = best.get(position)
-            if held is None or KIND_ORDER[kind] > KIND_ORDER[held]:
-                best[position] = kind
-        return tuple(Cut(position, best[position]) for position in sorted(best))
+            if held is None or KIND_ORDER[kind] > KIND_ORDER[held.kind]:
+                best[position] = Cut(position, kind)
+        return tuple(best[position] for position in sorted(best))
 
     def interrupted(self, read_tokens: int, resumed_at: int) -> Cut | None:
         """What to keep of a prefill that stops after `read_tokens`, or None when it read little."""
@@ -134,7 +160,4 @@ class RetentionPolicy:
             wanted.append((marks.opener, Kind.CHECKPOINT))
         else:
             wanted.append((max(num_tokens - SEAM_TOKENS, 0), Kind.CHECKPOINT))
-        if self.interval_tokens:
-            multiples = range(self.interval_tokens, num_tokens, self.interval_tokens)
-            wanted += [(position, Kind.PERIODIC) for position in multiples]
         return wanted

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from state.chain import Chain
+from state.groups import WHOLE, GroupName, resume_points, where_to_resume
 from state.ranking import in_order_of_victims
 from state.retained import KIND_ORDER, Kind, Rank, Retained
-from state.retention import resume_points
 from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Fingerprint
 
@@ -103,6 +103,7 @@ class ReuseIndex:
             what a request is told that looks for them.
         next_conversation: number of the next conversation.
         pinned: ids of the states that are pinned.
+        must_hit: the groups of the model without which nobody resumes.
     """
 
     fingerprint: Fingerprint
@@ -113,11 +114,12 @@ class ReuseIndex:
     remembered: dict[bytes, MissReason]
     next_conversation: int
     pinned: frozenset[int] = frozenset()
+    must_hit: frozenset[GroupName] = WHOLE
 
     @staticmethod
-    def empty(fingerprint: Fingerprint) -> "ReuseIndex":
+    def empty(fingerprint: Fingerprint, must_hit: frozenset[GroupName] = WHOLE) -> "ReuseIndex":
         """Nothing retained."""
-        return ReuseIndex(fingerprint, ShardMap(), {}, {}, ShardMap(), {}, 1)
+        return ReuseIndex(fingerprint, ShardMap(), {}, {}, ShardMap(), {}, 1, must_hit=must_hit)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -166,15 +168,14 @@ class ReuseIndex:
         remembered = self.remembered
         if digest in remembered:
             remembered = {key: why for key, why in remembered.items() if key != digest}
-        return ReuseIndex(
-            fingerprint=self.fingerprint,
+        return replace(
+            self,
             entries=entries,
             by_digest=self.by_digest | {digest: (*self.by_digest.get(digest, ()), retained.id)},
             in_order=self.in_order | {salt: tuple(changed)},
             members=self.members.put(conversation, members),
             remembered=remembered,
             next_conversation=max(self.next_conversation, conversation + 1),
-            pinned=self.pinned,
         )
 
     def remove(self, id: int, remember: bool = True) -> "ReuseIndex":
@@ -190,8 +191,8 @@ class ReuseIndex:
         remembered = self.remembered
         if remember:
             remembered = _noted(remembered, digest, MissReason.EVICTED)
-        return ReuseIndex(
-            fingerprint=self.fingerprint,
+        return replace(
+            self,
             entries=self.entries.drop(id),
             by_digest=_minus(self.by_digest, digest, id),
             in_order=_minus(self.in_order, retained.chain.salt, id),
@@ -199,7 +200,6 @@ class ReuseIndex:
             if members
             else self.members.drop(conversation),
             remembered=remembered,
-            next_conversation=self.next_conversation,
             pinned=self.pinned - {id} if id in self.pinned else self.pinned,
         )
 
@@ -253,7 +253,7 @@ class ReuseIndex:
         points = resume_points(num_tokens)
         if not points:
             return Miss(MissReason.TOO_SHORT)
-        found = self._deepest(chain, points)
+        found = self._deepest(chain, num_tokens)
         shared, diverged_at = self._parting(chain, num_tokens)
         matched = min(shared // PAGE_TOKENS * PAGE_TOKENS, points[-1])
         length = found.length if found else 0
@@ -325,15 +325,15 @@ class ReuseIndex:
             return None
         return next(self.remembered[key] for key in reversed(digests) if key in self.remembered)
 
-    def _deepest(self, chain: Chain, points: range) -> Retained | None:
-        for length, digest in zip(
-            reversed(points), reversed(chain.digests[: len(points)]), strict=True
-        ):
-            if digest in self.by_digest:
-                found = self._ending_at(chain, length)
-                if found is not None:
-                    return found
-        return None
+    def _deepest(self, chain: Chain, num_tokens: int) -> Retained | None:
+        ending = {
+            place * PAGE_TOKENS: self._ending_at(chain, place * PAGE_TOKENS)
+            for place, digest in enumerate(chain.digests, start=1)
+            if digest in self.by_digest
+        }
+        kept = {length: one.groups for length, one in ending.items() if one is not None}
+        found = where_to_resume(num_tokens, self.must_hit, kept)
+        return ending[found[0]] if found else None
 
     def _ending_at(self, chain: Chain, length: int) -> Retained | None:
         ids = self.by_digest.get(chain.digest_at(length))

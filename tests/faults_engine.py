@@ -9,7 +9,7 @@ from ignisd.engine import admission, captures, check, delivery, leaving, room, s
 from ignisd.engine.stats import SkipReason
 from ignisd.engine.types import Capture, DecodeLane, LaneSave, LaneStart, Round
 from ignisd.engine.world import World, finish, with_sequence
-from state import retention, reuse
+from state import groups, retention, reuse
 from state.chain import Chain
 from state.reuse import Match
 from tests.planting import mutant
@@ -140,7 +140,7 @@ def whole_prompt_hit() -> AbstractContextManager[Any]:
         return range(64, num_tokens + 1, 64)
 
     stack = ExitStack()
-    for module in (retention, reuse):
+    for module in (groups, retention, reuse):
         stack.enter_context(patch.object(module, "resume_points", points))
     return stack
 

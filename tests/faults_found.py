@@ -17,6 +17,7 @@ from ignisd.engine import (
 from ignisd.engine.types import Phase, Request, RoundResult, Tier
 from ignisd.engine.world import Below, World, count
 from ignisd.http import salts
+from state import groups
 from state.reuse import Miss, MissReason
 from state.tiers import index as tier_index
 from tests.planting import mutant
@@ -132,7 +133,10 @@ def restored_tokens_uncounted() -> Plant:
 @mutant
 def a_page_more_is_asked_for_below() -> Plant:
     """A lower tier is asked only for what leaves a whole page to read."""
-    return patch.object(tier_index, "resume_points", lambda tokens: range(64, tokens - 64, 64))
+    real = groups.where_to_resume
+    return patch.object(
+        tier_index, "where_to_resume", lambda tokens, *more: real(tokens - 64, *more)
+    )
 
 
 @mutant

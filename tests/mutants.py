@@ -24,6 +24,7 @@ from tests import (
     faults_lifecycle,
     faults_plan,
     faults_restart,
+    faults_retention,
     faults_reuse,
     faults_tiers,
 )
@@ -73,6 +74,7 @@ FAULTS = (
     faults_lifecycle,
     faults_plan,
     faults_restart,
+    faults_retention,
     faults_reuse,
     faults_tiers,
 )

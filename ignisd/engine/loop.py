@@ -35,6 +35,7 @@ from ignisd.engine.types import (
     Tier,
     Timings,
 )
+from ignisd.engine.watch import Nobody, Watch
 from ignisd.engine.world import World
 from ignisd.errors import Draining, EngineFailure, Overloaded
 from state.reuse import Match, Miss
@@ -67,6 +68,7 @@ class Engine:
         late_compiles: how many programs were compiled since the start.
         on_finish: told of every end, in the loop's thread; must not raise.
         on_notice: told what belongs into the log, in the loop's thread; must not raise.
+        watch: told of every turn.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Engine:
         on_finish: Callable[[Finish], None] = _unheard,
         on_notice: Callable[[Notice], None] = _unheard,
         late_compiles: Callable[[], int] = lambda: 0,
+        watch: Watch | None = None,
     ) -> None:
         self._world = world
         self._runner = runner
@@ -100,6 +103,7 @@ class Engine:
         self._on_finish = on_finish
         self._on_notice = on_notice
         self._late_compiles = late_compiles
+        self._watch = watch or Nobody()
         self._device = ThreadPoolExecutor(1, thread_name_prefix="ignisd-device")
         self._streams: dict[int, Stream] = {}
         self._inbox: list[Command] = []
@@ -251,6 +255,7 @@ class Engine:
             if result is not None:
                 took_ms = fetched_ms - self._world.in_flight[0].planned_ms
                 self._measured.capture_s.observe(took_ms / 1000, len(result.captured))
+                self._watch.committing(fetched_ms)
                 self._world, events = scheduler.commit(self._world, result, fetched_ms)
                 self._deliver(events, fetched_ms)
             self._progress_ms = self._clock()
@@ -296,6 +301,7 @@ class Engine:
         for command in inbox:
             self._world = command(self._world, now_ms)
         self._cancel_stalled(now_ms)
+        self._watch.planning(self._world, now_ms)
         self._world, work = scheduler.plan(self._world, now_ms, self._look)
         if self._check:
             check_world(self._world)

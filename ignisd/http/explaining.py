@@ -6,10 +6,11 @@ from ignisd.engine.accounts import cuts_of, reuse_of
 from ignisd.engine.admission import look_up
 from ignisd.engine.restoring import brought_up, longest_in, look_below
 from ignisd.engine.tiers import shown_floor
-from ignisd.engine.types import Request, Tier
+from ignisd.engine.types import Request, Reuse, Tier
 from ignisd.engine.world import Below, World
 from ignisd.http.listing import Told
 from ignisd.http.reuse import reuse_object
+from state.nearest import helpful_interval, nearest
 from state.reuse import Match, Miss, MissReason
 
 _HELP: dict[MissReason, tuple[str, str | None]] = {
@@ -52,11 +53,12 @@ def explanation(world: World, asked: Request, model: str, now_ms: float) -> Told
         "recomputed_tokens": asked.prompt_tokens - length,
         "ignis_reuse": reuse_object(reuse),
         "state": _resumed(found, below),
+        "nearest": _nearest(world, asked),
         "why_not_more": why,
         "lost_tokens": reuse.lost_tokens,
         "tiers": tiers,
         "restore": None if below is None else _restore(world, below, now_ms),
-        "would_have_helped": list(_helpful(why, length, reuse.lost_tokens, tiers)),
+        "would_have_helped": list(_helpful(why, reuse, tiers)),
         "would_keep": [
             {"tokens": cut.position, "kind": cut.kind}
             for cut in cuts_of(world, asked, found)
@@ -105,15 +107,34 @@ def _restore(world: World, below: Below, now_ms: float) -> Told:
     }
 
 
-def _helpful(
-    why: MissReason | None, length: int, lost_tokens: int, tiers: dict[str, Told]
-) -> Iterator[Told]:
+def _nearest(world: World, asked: Request) -> Told | None:
+    """The state of the device that shares most with the prompt, resumable from or not."""
+    found = nearest(world.index, asked.chain) if world.limits.reuse and asked.reuse else None
+    if found is None:
+        return None
+    held, shared = found
+    return {
+        "state": held.id,
+        "kind": held.kind,
+        "tokens": held.length,
+        "shared_tokens": shared,
+        "groups": sorted(held.groups),
+    }
+
+
+def _helpful(why: MissReason | None, reuse: Reuse, tiers: dict[str, Told]) -> Iterator[Told]:
     """What would have saved more, the flag for it, and how many tokens it would have saved."""
+    length = reuse.cached_tokens
     helped = None if why is None else _HELP.get(why)
     if helped is not None:
         what, flag = helped
-        saves = lost_tokens if why is MissReason.STATE_MISSING else None
-        yield {"what": what, "flag": flag, "tokens": saves}
+        finer = helpful_interval(length, reuse.matched_tokens)
+        if why is MissReason.STATE_MISSING and finer is not None:
+            interval, point = finer
+            flag = f"{flag} {interval}"
+            yield {"what": what, "flag": flag, "tokens": point - length}
+        else:
+            yield {"what": what, "flag": flag, "tokens": None}
     for tier, floor_flag in _FLOORS.items():
         tokens = tiers.get(tier.value, {}).get("tokens", 0)
         assert isinstance(tokens, int), f"{tokens} tokens in {tier}"

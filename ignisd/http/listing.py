@@ -11,9 +11,10 @@ import numpy as np
 
 from ignisd.engine.room import victims
 from ignisd.engine.tiers import shown_floor
-from ignisd.engine.totals import Group, Owner, TierTotals, totals_of
+from ignisd.engine.totals import Owner, TierTotals, totals_of
 from ignisd.engine.types import Place, Tier
 from ignisd.engine.world import World
+from ignisd.http.occupancy import groups_told
 from ignisd.http.serving import Facts
 from state.retained import Kind, Rank, Retained
 from state.tiers.index import TierIndex
@@ -178,7 +179,7 @@ def _totals(
         "tiers": {
             one.tier.value: _tier(world, facts, one, pages) for one in totals if one.tier in there
         },
-        "groups": _groups(world, facts, totals, pages),
+        "groups": groups_told(world, facts, totals, pages),
         "pages": {"total": world.pages.num_pages - 1, "free": world.pages.num_free},
         "slots": _slots(world),
     }
@@ -211,33 +212,6 @@ def _tier(world: World, facts: Facts, said: TierTotals, pages: int) -> Told:
         "unfinished_bytes": said.bytes_of(Owner.MOVING),
         "foreign_bytes": said.bytes_of(Owner.FOREIGN),
         "writer": {"condition": writer.condition, "why": writer.why or None},
-    }
-
-
-def _groups(
-    world: World, facts: Facts, totals: tuple[TierTotals, ...], pages: int
-) -> dict[str, Told]:
-    """Pages and images of retained states in all tiers, shared pages of a tier once."""
-    _, ram, disk = totals
-    page_bytes, image_bytes = facts.page_bytes, facts.image_bytes
-    full = {
-        Tier.DEVICE.value: pages * page_bytes,
-        Tier.KV_RAM.value: ram.num_bytes.get((Group.FULL, Owner.RETAINED), 0),
-        Tier.KV_DISK.value: disk.num_bytes.get((Group.FULL, Owner.RETAINED), 0),
-    }
-    linear = {
-        Tier.DEVICE.value: len(world.index) * image_bytes,
-        Tier.KV_RAM.value: ram.num_bytes.get((Group.LINEAR, Owner.RETAINED), 0),
-        Tier.KV_DISK.value: disk.num_bytes.get((Group.LINEAR, Owner.RETAINED), 0),
-    }
-    num_images = sum(one.num_states for one in totals)
-    return {
-        "full": {"bytes": sum(full.values()), "bytes_by_tier": full},
-        "linear": {
-            "images": num_images,
-            "bytes": sum(linear.values()),
-            "bytes_by_tier": linear,
-        },
     }
 
 

@@ -59,6 +59,7 @@ class Facts:
         settled: by the key of a setting that was `auto`, what it came to.
         kv_ram: sizes and rates of the arena, and whether it is locked; None without one.
         kv_disk: what it was told to be and what was found there; None without one.
+        rates: what reading, a decode step and a move took at load; empty where not measured.
     """
 
     page_bytes: int = 0
@@ -68,6 +69,7 @@ class Facts:
     settled: Mapping[str, object] = field(default_factory=dict)
     kv_ram: Mapping[str, object] | None = None
     kv_disk: Mapping[str, object] | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Serving:

@@ -13,6 +13,7 @@ from ignisd.engine.totals import TierTotals, totals_of
 from ignisd.engine.types import Tier
 from ignisd.engine.world import World
 from ignisd.http.families import count, counter, counters, gauge, gauges, histogram, histograms
+from ignisd.http.occupancy import interval_of, points_by_group
 from ignisd.http.serving import Facts
 from state.retained import Kind
 from state.tiers.condition import Condition
@@ -82,6 +83,22 @@ def tier_gauges(world: World, facts: Facts) -> Iterator[Metric]:
         "Retained states, by kind and tier.",
         ("kind", "tier"),
         (((kind, one.tier), times) for one in tiers for kind, times in one.kinds.items()),
+    )
+    yield gauges(
+        "retained_points",
+        "Points that can be resumed from, by the groups of layers that have something there.",
+        ("group", "tier"),
+        points_by_group(world, tiers).items(),
+    )
+    yield gauge(
+        "retention_interval_tokens",
+        "Tokens between two periodic states of a group; 0 is none.",
+        "group",
+        {
+            name: interval
+            for name in sorted(world.index.must_hit)
+            if (interval := interval_of(world, name)) is not None
+        },
     )
     yield gauge("retained_tokens", "Sum of their lengths.", "tier", _each(tiers, "tokens"))
     yield gauge("pinned_states", "Pinned states.", "tier", _each(tiers, "num_pinned"))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import dropwhile, takewhile
 
 from state.chain import Chain
+from state.groups import WHOLE, where_to_resume
 from state.retained import Kind
-from state.retention import resume_points
 from state.shards import ShardMap
 from state.spec import PAGE_TOKENS, Class
 from state.tiers.digests import DigestMap
@@ -148,14 +148,16 @@ class TierIndex:
             chain: the prompt's, of `num_tokens` tokens or more.
             num_tokens: length of the prompt.
         """
-        points = resume_points(num_tokens)
         shards = self.by_digest.shards
-        for length in reversed(points):
-            digest = chain.digests[length // PAGE_TOKENS - 1]
-            if digest in shards[digest[0]]:
-                found = self.find(chain, length)
-                if found is not None:
-                    return found
+        kept = {
+            place * PAGE_TOKENS: WHOLE
+            for place, digest in enumerate(chain.digests, start=1)
+            if digest in shards[digest[0]]
+        }
+        for length in where_to_resume(num_tokens, WHOLE, kept):
+            found = self.find(chain, length)
+            if found is not None:
+                return found
         return None
 
     def victims(self, now_ms: float, ttl_ms: float) -> Iterator[Stored]:

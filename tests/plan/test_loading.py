@@ -124,7 +124,7 @@ def test_the_limits_are_what_was_asked_for_and_measured(load: Load) -> None:
 def test_the_start_says_what_is_retained_where_and_from_when_it_comes_back(load: Load) -> None:
     told, plan, below = load.logged["retained"], load.model.plan, load.model.below
     assert told["kinds"] == "prefix,checkpoint,turn_open,junction,interrupted"
-    assert (told["interval_tokens"], told["host_slots"], told["device_slots"]) == (0, 6, 0)
+    assert (told["interval_tokens"], told["host_slots"], told["device_slots"]) == ("0", 6, 0)
     assert (told["page_bytes"], told["image_bytes"]) == (plan.page_bytes, plan.image_bytes)
     assert (told["ttl_s"], told["kv_disk_bytes"]) == (7.0, 64 * MIB)
     tiers = load.model.world.tiers

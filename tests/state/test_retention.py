@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.chain import chain_of
+from state.groups import resume_points
 from state.retained import KIND_ORDER, Kind
-from state.retention import Cut, Marks, RetentionPolicy, resume_points
+from state.retention import Cut, Marks, RetentionPolicy
 from state.reuse import Match, ReuseIndex
 from state.spec import PAGE_TOKENS
 from tests.state.builders import FINGERPRINT, retained

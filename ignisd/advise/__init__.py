@@ -1,0 +1,1 @@
+"""Which retention interval pays: what it costs, measured on recorded traffic."""
