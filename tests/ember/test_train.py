@@ -12,7 +12,7 @@ from ignisd.ember.train import Limits, Plan, Stage
 from tests.ember.test_network import TOY
 
 PLAN = Plan(
-    shape=dataclasses.replace(TOY, vocab_size=2048),
+    shape=dataclasses.replace(TOY, vocab_size=4096),
     seed=3,
     dtype_name="float32",
     stages=(
