@@ -169,7 +169,7 @@ class Bench:
         storm = Storm()
         with running(self._folder, *self._flags, program=self._program) as daemon:
             cold = cold_answers(daemon.url, self._asks)
-            self._blow(daemon, WARM_UP, cold, storm)
+            self._blow(daemon, max(WARM_UP, self._requests // 2), cold, storm)
             storm.before = self._held(daemon)
             began = len(daemon.log.read_text().splitlines())
             self._blow(daemon, self._requests, cold, storm)
