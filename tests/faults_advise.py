@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from ignisd.advise import record, replay
+from ignisd.advise import record, replay, trace
 from ignisd.advise.record import Recorder
 from tests.planting import mutant
 
@@ -14,7 +14,7 @@ Plant = AbstractContextManager[Any]
 @mutant
 def who_left_is_not_recorded() -> Plant:
     """Requests that were cancelled run to their end when the trace is followed."""
-    real = record.Turn
+    real = trace.Turn
 
     def turn(planned_ms: float, came: Any, left: Any, committed_ms: Any) -> Any:
         return real(planned_ms, came, [], committed_ms)
