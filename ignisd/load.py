@@ -15,6 +15,7 @@ import jax
 from jax.extend.backend import clear_backends
 
 from ignisd import log
+from ignisd.advise.record import open_trace
 from ignisd.below import Below, measured, reserve
 from ignisd.chat.checkpoint import ModelInfo, read_model_info
 from ignisd.disk_tier import DiskTier, open_disk
@@ -171,6 +172,8 @@ def load_model(
     Raises:
         ConfigError: the checkpoint or the settings cannot be served.
     """
+    if settings.trace_path is not None:
+        open_trace(settings.trace_path).close()  # refused before anything is loaded
     _keep_compiled(settings.compile_cache_dir or cache_folder(environ))
     planned = plan_model(settings, this_machine())
     info = _read_info(planned, now)

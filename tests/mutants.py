@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from tests import (
+    faults_advise,
     faults_arena,
     faults_control,
     faults_device,
@@ -28,6 +29,7 @@ from tests import (
     faults_reuse,
     faults_tiers,
 )
+from tests.advise import test_replay
 from tests.cases.collect import scenarios
 from tests.engine import (
     test_ageing,
@@ -63,6 +65,7 @@ from tests.state.tiers import (
 NUM_SEEDS = 60
 SHOWN = 4
 FAULTS = (
+    faults_advise,
     faults_arena,
     faults_control,
     faults_device,
@@ -79,6 +82,7 @@ FAULTS = (
     faults_tiers,
 )
 OWN_TESTS = {
+    faults_advise.__name__: (test_replay,),
     faults_arena.__name__: (test_index, test_arena, test_memory, test_arena_machine),
     faults_control.__name__: (test_control, test_totals, test_control_stories),
     faults_plan.__name__: (test_ttl, test_tier_plan, test_rates),

@@ -1,9 +1,12 @@
 """A recorded trace is followed request by request, and other settings are tried on it."""
 
 import asyncio
+import io
 import json
 import random
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,11 +19,14 @@ from ignisd.engine.loop import Engine
 from ignisd.engine.types import FinishReason, Request, SamplingParams
 from ignisd.engine.world import Limits, new_world
 from ignisd.errors import ConfigError
+from ignisd.load import load_model
+from ignisd.settings import Settings
 from state.chain import chain_of
 from state.retention import Marks, RetentionPolicy
 from state.spec import Class
-from tests.engine.harness import FINGERPRINT, words
+from tests.engine.harness import FINGERPRINT, Harness, words
 from tests.fake_device import FakeDevice
+from tests.planting import catches
 
 SECRET = 4242
 
@@ -110,21 +116,29 @@ async def _read(stream: object, *, leaves: bool) -> None:
                 return
 
 
-@pytest.mark.parametrize(("seed", "interval", "slots"), [(1, 0, 6), (2, 128, 10), (3, 256, 3)])
-def test_on_the_recorded_settings_every_request_reuses_what_it_did(
-    tmp_path: Path, seed: int, interval: int, slots: int
-) -> None:
-    session = record(tmp_path / "trace", seed, interval=interval, slots=slots)
-    assert len(session.requests) == 24
-    assert session.complete
-    checked = check(session)
-    assert checked is not None
-    assert checked.live > 500
-    assert checked.differing == ()
-    assert checked.predicted == checked.live
+@catches(
+    "who-left-is-not-recorded", "commits-are-not-recorded", "the-recorded-setting-is-not-followed"
+)
+def test_on_the_recorded_settings_every_request_reuses_what_it_did() -> None:
+    for seed, interval, slots in ((1, 0, 6), (2, 128, 10), (3, 256, 3)):
+        with TemporaryDirectory() as folder:
+            session = record(Path(folder) / "trace", seed, interval=interval, slots=slots)
+        assert len(session.requests) == 24
+        assert session.complete
+        checked = check(session)
+        assert checked is not None
+        assert checked.live > 500
+        assert checked.differing == ()
+        assert checked.predicted == checked.live
 
 
-def test_a_trace_holds_no_token_and_no_digest(tmp_path: Path) -> None:
+@catches("pages-are-named-by-themselves")
+def test_a_trace_holds_no_token_and_no_digest() -> None:
+    with TemporaryDirectory() as folder:
+        _check_names(Path(folder))
+
+
+def _check_names(tmp_path: Path) -> None:
     session = record(tmp_path / "trace", 4, num=4)
     text = (tmp_path / "trace").read_text()
     assert (tmp_path / "trace").stat().st_mode & 0o077 == 0
@@ -201,3 +215,31 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, said: str) -> No
         read_trace(tmp_path / "trace")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_trace(tmp_path / "absent")
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    settings = Settings(trace_path=tmp_path)
+    with pytest.raises(ConfigError, match=r"--trace-path .* cannot be written: Is a directory"):
+        load_model(settings, {}, lambda: datetime.now(UTC), lambda done: None)
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path: Path) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    recorder = Recorder(Full(), "fake", 1000, 5000, {})
+    recorder.planning(Harness().world, 1.0)
+    assert recorder.failed == "No space left on device"
+    recorder.committing(2.0)
+    recorder.close()
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    whole = record(path, 8, num=6)
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-30])
+    cut = read_trace(path)
+    assert cut.requests == whole.requests
+    assert len(cut.turns) < len(whole.turns)

@@ -16,5 +16,6 @@ def scenarios(*, real: bool = False) -> list[Claim]:
     return [
         claim
         for claim in CLAIMS.values()
-        if claim.test.__module__.endswith(ON_THE_REAL_MODEL) == real
+        if claim.test.__module__.startswith(f"{__package__}.")
+        and claim.test.__module__.endswith(ON_THE_REAL_MODEL) == real
     ]
