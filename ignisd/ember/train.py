@@ -132,7 +132,7 @@ def optimiser_of(plan: Plan) -> optax.GradientTransformation:
 def loss_of(
     params: Params, batch: Batch, shape: Shape, dtype: jnp.dtype
 ) -> tuple[jax.Array, jax.Array]:
-    """Weighted mean cross-entropy in nats, and the mean over the assistant's tokens alone."""
+    """Weighted mean cross-entropy in nats; over the assistant's tokens alone, its sum and count."""
     logits = forward(params, batch, shape, dtype)[:, :-1]
     targets = batch.tokens[:, 1:]
     chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
@@ -140,7 +140,7 @@ def loss_of(
     weights = batch.weights[:, 1:]
     answers = weights == 1.0
     weighted = jnp.sum(losses * weights) / jnp.sum(weights)
-    return weighted, jnp.sum(losses * answers) / jnp.maximum(jnp.sum(answers), 1)
+    return weighted, jnp.stack((jnp.sum(losses * answers), jnp.sum(answers)))
 
 
 def update_program(plan: Plan) -> Any:
@@ -247,7 +247,7 @@ def train(
     update = update_program(plan)
     evaluated_s, saved_s = run.spent_s, time.monotonic()
     reported = (run.tokens, run.spent_s)
-    answer_losses: list[jax.Array] = []
+    answer_losses: list[np.ndarray] = []
     while (progress := limits.progress(run)) < 1.0 and run.step != limits.stop_at_step:
         if is_told_to_stop():
             break
@@ -257,12 +257,13 @@ def train(
         params, optimiser, answer_loss = update(
             run.params, run.optimiser, batch, jnp.float32(plan.rate_at(progress))
         )
-        answer_losses.append(answer_loss.block_until_ready())
+        answer_losses.append(np.asarray(answer_loss))
         spent_s = run.spent_s + (time.process_time() - began) / (os.cpu_count() or 1)
         run = Run(params, optimiser, run.step + 1, run.tokens + batch.tokens.size, spent_s)
         if run.step % limits.report_steps == 0:
             speed = (run.tokens - reported[0]) / (run.spent_s - reported[1])
-            loss = float(jnp.mean(jnp.stack(answer_losses)))
+            total, count = np.sum(np.stack(answer_losses), 0)
+            loss = total / max(count, 1)
             print(
                 f"step {run.step}  {run.spent_s / 60:.1f} min  {progress:.1%}  "
                 f"answer loss {loss:.4f}  {run.tokens:,} tokens  {speed:,.0f} tokens/s",
