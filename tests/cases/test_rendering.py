@@ -109,7 +109,7 @@ def test_v113_a_plain_prompt_is_cut_before_what_may_merge() -> None:
 @catches("no-opener-cut")
 def test_l13_an_empty_block_in_the_last_turn_only_costs_that_turn() -> None:
     harness = Harness(max_context=8192, num_pages=600)
-    history = [SYSTEM, user("one"), answer("first"), user("two")]
+    history = [SYSTEM, user("one " * 80), answer("first"), user("two")]
     with_block, _ = rendered(history)
     longer = [*history, answer("second"), user("three")]
     without, _ = rendered(longer)
