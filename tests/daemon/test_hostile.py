@@ -314,7 +314,7 @@ def deep_schema(levels: int) -> dict[str, Any]:
         ({"logit_bias": {str(n): 100 for n in range(5000)}}, {400}),
         ({"tools": [tool("f", circle(100))]}, {200}),
         ({"tools": [tool("f", deep_schema(200))]}, {200, 400}),
-        ({"tools": [tool("f", deep_schema(900))]}, {400}),
+        ({"tools": [tool("f", deep_schema(200))] * 12}, {400}),
         ({"tools": [tool("</function>")]}, {400}),
         ({"tools": [{"type": "x" * 100_000}] * 5}, {200}),
         ({"chat_template_kwargs": {"messages": []}}, {400}),
