@@ -200,11 +200,15 @@ class StateEngine(RuleBasedStateMachine):
         )
 
     def _lengths(self, chain: Chain) -> Iterator[list[int]]:
-        """Per tier, the lengths of every state whose tokens are a strict prefix of a prompt's."""
+        """Per tier, the lengths of every state whose tokens are a strict prefix of a prompt's.
+
+        What was given up while a file of it is written lies in the arena until then, found by none.
+        """
         tiers = self.harness.world.tiers
         assert tiers is not None
         assert tiers.shelf is not None
-        for tier in (self.harness.world.index, tiers.arena.index, tiers.shelf.index):
+        in_arena = [one for one in tiers.arena.index if one.id not in tiers.orphans]
+        for tier in (self.harness.world.index, in_arena, tiers.shelf.index):
             yield [
                 one.length
                 for one in tier
