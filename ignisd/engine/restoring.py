@@ -65,8 +65,7 @@ def longest_in(tiers: Tiers, index: TierIndex, request: Request) -> Stored | Non
 
     What was given up and is still touched by something is as good as gone.
     """
-    held = index.longest_match(request.chain, request.prompt_tokens)
-    return None if held is None or held.id in tiers.orphans else held
+    return index.longest_match(request.chain, request.prompt_tokens, tiers.orphans)
 
 
 def brought_up(world: World, stored: Stored, now_ms: float) -> World | None:

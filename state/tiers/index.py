@@ -8,7 +8,7 @@ have a standing of their own, which is not walked.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import dropwhile, takewhile
 
@@ -141,12 +141,15 @@ class TierIndex:
         same = [one for one in held if one.length == length and one.chain.is_prefix_of(chain)]
         return min(same, key=lambda one: one.id, default=None)
 
-    def longest_match(self, chain: Chain, num_tokens: int) -> Stored | None:
+    def longest_match(
+        self, chain: Chain, num_tokens: int, without: Container[int] = ()
+    ) -> Stored | None:
         """The longest retained state whose tokens are a strict prefix of the prompt's.
 
         Args:
             chain: the prompt's, of `num_tokens` tokens or more.
             num_tokens: length of the prompt.
+            without: ids of states that do not count.
         """
         shards = self.by_digest.shards
         kept = {
@@ -156,7 +159,7 @@ class TierIndex:
         }
         for length in where_to_resume(num_tokens, WHOLE, kept):
             found = self.find(chain, length)
-            if found is not None:
+            if found is not None and found.id not in without:
                 return found
         return None
 

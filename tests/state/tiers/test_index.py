@@ -44,6 +44,14 @@ def test_the_longest_strict_prefix_is_found() -> None:
         assert (match.id if match else None) == found
 
 
+def test_what_was_given_up_hides_no_shorter_one() -> None:
+    index = index_of(plain(1, [1]), plain(2, [1, 2]))
+    prompt = chain_of(tokens_of([1, 2], 1))
+    for without, found in ((frozenset(), 2), (frozenset({2}), 1), (frozenset({1, 2}), None)):
+        match = index.longest_match(prompt, prompt.num_tokens, without)
+        assert (match.id if match else None) == found
+
+
 def test_a_digest_finds_and_tokens_decide() -> None:
     index = index_of(plain(1, [1, 2]), link=constant)
     prompt = chain_of(tokens_of([2, 2, 2]), link=constant)
