@@ -56,13 +56,8 @@ def run(
             reuse_runs, speed_runs = _measure(plan, contenders)
     except ConfigError:
         raise
-    except KeyboardInterrupt:
-        _say("bench: interrupted; nothing is shown")
-        return _INTERRUPTED
-    except IgnisError as error:
-        _say(f"bench: {error.message}")
-        _write(plan, [facts, {"type": "refused", "message": error.message}], out)
-        return _UNSOUND
+    except (KeyboardInterrupt, IgnisError) as error:
+        return _nothing_shown(plan, facts, error, out)
     rows = report.reuse_rows(reuse_runs), report.speed_rows(speed_runs)
     facts["load_1m_after"] = machine_block()["load_1m"]
     records = [facts, *map(report.run_record, reuse_runs), *map(report.run_record, speed_runs)]
@@ -97,13 +92,8 @@ def _run_tiers(
             moves = bench.measure(plan.repetitions, _say)
     except OSError as error:
         raise ConfigError(f"bench tiers: --kv-disk-path cannot be used: {error}") from error
-    except KeyboardInterrupt:
-        _say("bench: interrupted; nothing is shown")
-        return _INTERRUPTED
-    except BenchError as error:
-        _say(f"bench: {error.message}")
-        _write(plan, [facts, {"type": "refused", "message": error.message}], out)
-        return _UNSOUND
+    except (KeyboardInterrupt, BenchError) as error:
+        return _nothing_shown(plan, facts, error, out)
     facts["load_1m_after"] = machine_block()["load_1m"]
     _write(plan, [facts, *map(report.move_record, moves)], out)
     if plan.json_path != STDOUT:
@@ -115,6 +105,18 @@ def _run_tiers(
             f"FAILED: {move.name} reaches {move.share:.0%} of {move.against}, not {move.least:.0%}"
         )
     return _UNSOUND if failed else 0
+
+
+def _nothing_shown(
+    plan: Plan, facts: dict[str, object], error: KeyboardInterrupt | IgnisError, out: TextIO
+) -> int:
+    """Say why a measurement has no result; the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        _say("bench: interrupted; nothing is shown")
+        return _INTERRUPTED
+    _say(f"bench: {error.message}")
+    _write(plan, [facts, {"type": "refused", "message": error.message}], out)
+    return _UNSOUND
 
 
 def _targets(

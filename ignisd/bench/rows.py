@@ -1,6 +1,7 @@
 """Lanes that decode while a window moves, against lanes that decode alone."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from ignisd.bench.moves import LANE_TOKENS, MOST_SLOWER, Move, Places
@@ -76,13 +77,13 @@ class Rows:
         self._position = LANE_TOKENS
         if not self._steps:
             self._row("alone", 2)
-            step_s = took_s(lambda: self._row("alone", 4)) / 4
+            step_s = took_s(partial(self._row, "alone", 4)) / 4
             left = len(bench.places.lanes[0]) * PAGE_TOKENS - LANE_TOKENS - 6
             fitting = left // (_ROWS * len(self._ways))
             self._steps = max(min(int(_ROW_S / step_s), fitting, _MOST_IN_ROW), 1)
         for _ in range(_ROWS):
             for way, move in self._ways.items():
-                move.spent_s.append(took_s(lambda way=way: self._row(way, self._steps)))  # type: ignore[misc]
+                move.spent_s.append(took_s(partial(self._row, way, self._steps)))
         for way in ("down", "up"):
             self._ways[way].base_s = list(self._ways["alone"].spent_s)
 

@@ -8,6 +8,7 @@ slower for both. Nothing is timed before what went all the way down has come up 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -199,13 +200,13 @@ class TierBench:
         for name, slot in self._slots_by_name():
             save = Round(0, saves=(LaneSave(0, slot, LANE_TOKENS),))
             move = Move(f"capture to a {name} slot", image_bytes, _COPIES)
-            yield move, lambda save=save: self.run([save]), copy  # type: ignore[misc]
+            yield move, partial(self.run, [save]), copy
             claim = Round(0, starts=(self._start(lane, slot=slot),))
             move = Move(f"claim from a {name} slot", image_bytes, _COPIES)
-            yield move, lambda claim=claim: self.run([claim]), copy  # type: ignore[misc]
+            yield move, partial(self.run, [claim]), copy
         claim = Round(0, starts=(self._start(lane, image_cells=places.image_cells),))
         move = Move("claim from kv_ram, the image", image_bytes, _COPIES)
-        yield move, lambda: self.run([claim]), copy
+        yield move, partial(self.run, [claim]), copy
 
     def _page_steps(self) -> Iterator["_Step"]:
         """A state's pages at once, and a sequence evicted and resumed a window a round."""
@@ -216,10 +217,11 @@ class TierBench:
             up = Round(0, raises=(Raise(0, cells, pages),))
             for name, work in (("device to kv_ram", down), ("kv_ram to device", up)):
                 move = Move(f"{name}, {where}", self._state_bytes, _COPIES, least)
-                yield move, lambda work=work: self.run([work]), copy  # type: ignore[misc]
+                yield move, partial(self.run, [work]), copy
         twice = _copying(2 * self._state_bytes)
         move = Move("evict and resume in windows", 2 * self._state_bytes, _COPIES)
-        yield move, lambda: self.run([*self._evicting(), *self._resuming()]), twice
+        rounds = [*self._evicting(), *self._resuming(self._places.cells)]
+        yield move, partial(self.run, rounds), twice
 
     def _file_steps(self, plain: PlainFile) -> Iterator["_Step"]:
         """A state written to its file and read, from cells side by side and from anywhere."""
@@ -283,12 +285,12 @@ class TierBench:
             rounds.append(Round(0, lowers=(lower,)))
         return rounds
 
-    def _resuming(self) -> list[Round]:
-        """They come up in windows, and lane 0 starts with the last."""
+    def _resuming(self, cells: tuple[int, ...]) -> list[Round]:
+        """They come up from these cells in windows, and lane 0 starts with the last."""
         places, rounds = self._places, []
         for start in range(0, len(places.pages), self._window_pages):
             stop = start + self._window_pages
-            work = Raise(0, places.cells[start:stop], places.pages[start:stop])
+            work = Raise(0, cells[start:stop], places.pages[start:stop])
             rounds.append(Round(0, raises=(work,)))
         begin = self._start(0, image_cells=places.image_cells)
         return [*rounds[:-1], replace(rounds[-1], starts=(begin,))]
@@ -335,7 +337,7 @@ class TierBench:
         get()
         self._require(np.array_equal(rows[others], sent), "pages from a file")
         self._require(np.array_equal(rows[list(places.image_cells)], image), "an image from a file")
-        self.run(self._resuming_from(places.other_cells))
+        self.run(self._resuming(places.other_cells))
         rows[cells] = 0
         self.run(self._evicting())
         self._require(np.array_equal(rows[cells], sent), "pages in windows")
@@ -352,16 +354,6 @@ class TierBench:
             self.run([Round(0, lowers=(lower,))])
             same = np.array_equal(rows[list(places.other_image_cells)], image)
             self._require(same, f"an image from a {name} slot")
-
-    def _resuming_from(self, cells: tuple[int, ...]) -> list[Round]:
-        """As `_resuming`, the pages from other cells."""
-        found = []
-        for work in self._resuming():
-            [up] = work.raises
-            start = self._places.cells.index(up.cells[0])
-            taken = cells[start : start + len(up.cells)]
-            found.append(replace(work, raises=(replace(up, cells=taken),)))
-        return found
 
     @staticmethod
     def _require(same: bool, what: str) -> None:

@@ -107,6 +107,11 @@ class Prose:
         return text[start : end + 1 if end >= 0 else start + num_chars].strip()
 
 
+def training_prose(cache: Path | None) -> Prose:
+    """The speeches that training reads, fetched into `cache` if need be; made up without one."""
+    return Prose(() if cache is None else read_texts(fetch(SPEECHES, cache)))
+
+
 def sentence(rng: random.Random) -> str:
     """A narrative sentence without a fact that is asked for."""
     who = rng.choice(

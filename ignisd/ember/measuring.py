@@ -15,12 +15,11 @@ from tokenizers import Tokenizer
 from ignisd.ember import WEIGHTS_DIR, checkpoint
 from ignisd.ember import tokenizer as ember_tokenizer
 from ignisd.ember.network import Batch, Params, Shape, forward
-from ignisd.ember.probes import Probe
+from ignisd.ember.probes import MOST_NEW_TOKENS, Probe
 from ignisd.ember.reading import Answer, fits, read_answer, vocabulary
 
 _TOKENS_AT_ONCE = 8192
 _TEXT_ROW_TOKENS = 2048
-_MOST_NEW_TOKENS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def decode_on(model: Model, outcomes: Sequence[Outcome]) -> list[tuple[int, ...]
     (end,) = model.tokenizer.encode("<|im_end|>").ids
     prompts = [model.tokenizer.encode(outcome.probe.prompt).ids for outcome in outcomes]
     replies = [list(outcome.given) for outcome in outcomes]
-    for _ in range(_MOST_NEW_TOKENS):
+    for _ in range(MOST_NEW_TOKENS):
         going = [at for at, reply in enumerate(replies) if end not in reply]
         if not going:
             break

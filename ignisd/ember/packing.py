@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 
 from ignisd.ember.curriculum import Conversation
 from ignisd.ember.network import Batch
-from ignisd.ember.render import render
 
 CONTEXT_WEIGHT = 0.1
 """Weight of predicting a token of a conversation that the assistant does not say."""
@@ -58,13 +57,7 @@ def encode(drawn: Conversation | str, tokenizer: Tokenizer) -> tuple[list[int], 
         weights = np.full(len(tokens), TEXT_WEIGHT, np.float32)
         weights[:1] = 0.0
         return tokens, weights
-    text = render(
-        drawn.messages,
-        tools=drawn.tools,
-        enable_thinking=drawn.enable_thinking,
-        preserve_thinking=drawn.preserve_thinking,
-    )
-    tokens = tokenizer.encode(text).ids
+    tokens = tokenizer.encode(drawn.text).ids
     return tokens, answer_weights(tokens, tokenizer)
 
 

@@ -20,6 +20,8 @@ from ignisd.ember.schemas import draw_fields
 from ignisd.ember.talk import Level, Message, Talk, assistant, user
 
 EVALUATION_SEED = 20_260_101
+MOST_NEW_TOKENS = 160
+"""That a reply may have."""
 _DOCUMENT_TOKENS = 400
 """From so many missing tokens on a document may be pasted in."""
 

@@ -46,6 +46,7 @@ def _product_backward(
 product.defvjp(_product_forward, _product_backward)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _batched(a: jax.Array, b: jax.Array, of_a: int, of_b: int, dtype: jnp.dtype) -> jax.Array:
     """Sums over axis `of_a` of a's matrices and `of_b` of b's; all axes before are the batch."""
     lead = a.ndim - 2
@@ -58,54 +59,48 @@ def _batched(a: jax.Array, b: jax.Array, of_a: int, of_b: int, dtype: jnp.dtype)
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
+_Kept = tuple[jax.Array, jax.Array]
+
+
+def _batched_forward(
+    a: jax.Array, b: jax.Array, of_a: int, of_b: int, dtype: jnp.dtype
+) -> tuple[jax.Array, _Kept]:
+    return _batched(a, b, of_a, of_b, dtype), (a.astype(dtype), b.astype(dtype))
+
+
+def _batched_backward(
+    of_a: int, of_b: int, dtype: jnp.dtype, kept: _Kept, gradient: jax.Array
+) -> _Kept:
+    # The result's rows are a's other axis and its columns are b's; either sum goes over one of
+    # them, and leaves the summed axis where the operand has it.
+    a, b = kept
+    of_columns, of_rows = 1 - of_b, 1 - of_a
+    for_a = (
+        _batched(gradient, b, 1, of_columns, dtype)
+        if of_a
+        else _batched(b, gradient, of_columns, 1, dtype)
+    )
+    for_b = (
+        _batched(gradient, a, 0, of_rows, dtype)
+        if of_b
+        else _batched(a, gradient, of_rows, 0, dtype)
+    )
+    return for_a, for_b
+
+
+_batched.defvjp(_batched_forward, _batched_backward)
+
+
 def matmul(a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """[..., m, k] by [..., k, n] to [..., m, n] in f32."""
     return _batched(a, b, 1, 0, dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul_turned_right(a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """[..., m, k] by [..., n, k] to [..., m, n] in f32: a bᵀ."""
     return _batched(a, b, 1, 1, dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul_turned_left(a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """[..., k, m] by [..., k, n] to [..., m, n] in f32: aᵀ b."""
     return _batched(a, b, 0, 0, dtype)
-
-
-_Kept = tuple[jax.Array, jax.Array]
-
-
-def _matmul_forward(a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, _Kept]:
-    return matmul(a, b, dtype), (a.astype(dtype), b.astype(dtype))
-
-
-def _matmul_backward(dtype: jnp.dtype, kept: _Kept, gradient: jax.Array) -> _Kept:
-    a, b = kept
-    return _batched(gradient, b, 1, 1, dtype), _batched(a, gradient, 0, 0, dtype)
-
-
-def _right_forward(a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, _Kept]:
-    return matmul_turned_right(a, b, dtype), (a.astype(dtype), b.astype(dtype))
-
-
-def _right_backward(dtype: jnp.dtype, kept: _Kept, gradient: jax.Array) -> _Kept:
-    a, b = kept
-    return _batched(gradient, b, 1, 0, dtype), _batched(gradient, a, 0, 0, dtype)
-
-
-def _left_forward(a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, _Kept]:
-    return matmul_turned_left(a, b, dtype), (a.astype(dtype), b.astype(dtype))
-
-
-def _left_backward(dtype: jnp.dtype, kept: _Kept, gradient: jax.Array) -> _Kept:
-    a, b = kept
-    return _batched(b, gradient, 1, 1, dtype), _batched(a, gradient, 1, 0, dtype)
-
-
-matmul.defvjp(_matmul_forward, _matmul_backward)
-matmul_turned_right.defvjp(_right_forward, _right_backward)
-matmul_turned_left.defvjp(_left_forward, _left_backward)

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ignisd.ember.probes import Probe
+from ignisd.ember.probes import MOST_NEW_TOKENS, Probe
 from ignisd.ember.talk import Message
 
 READY_S = 600.0
 _ANSWER_S = 600.0
 _STOP_S = 120.0
-_MOST_NEW_TOKENS = 160
 _SERVING = re.compile(r" serving bind=(\S+)")
 _SMALL_RAM = "4M"
 _LARGE_RAM = "256M"
@@ -90,7 +89,7 @@ def body_of(probe: Probe, reuse: bool = True) -> dict[str, Any]:
     body: dict[str, Any] = {
         "messages": messages,
         "temperature": 0,
-        "max_tokens": _MOST_NEW_TOKENS,
+        "max_tokens": MOST_NEW_TOKENS,
         "enable_thinking": probe.enable_thinking,
         "return_reuse": True,
         "reuse": reuse,
@@ -98,15 +97,21 @@ def body_of(probe: Probe, reuse: bool = True) -> dict[str, Any]:
     return body | ({"tools": list(probe.tools)} if probe.tools else {})
 
 
-def asked(url: str, probe: Probe, reuse: bool = True) -> Said:
-    """Asks a daemon; raises OSError where it does not answer."""
+def completed(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The chat completion that a daemon makes of a body; raises OSError where it does not."""
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
-        json.dumps(body_of(probe, reuse)).encode(),
+        json.dumps(body).encode(),
         {"content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
-        told = json.load(answer)
+        told: dict[str, Any] = json.load(answer)
+    return told
+
+
+def asked(url: str, probe: Probe, reuse: bool = True) -> Said:
+    """Asks a daemon; raises OSError where it does not answer."""
+    told = completed(url, body_of(probe, reuse))
     message = told["choices"][0]["message"]
     calls = tuple(
         (call["function"]["name"], json.loads(call["function"]["arguments"]))

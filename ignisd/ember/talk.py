@@ -6,6 +6,7 @@ from typing import Any
 
 from ignisd.ember.english import Prose
 from ignisd.ember.facts import Fact
+from ignisd.ember.render import render
 from ignisd.ember.schemas import Schema
 
 Message = dict[str, Any]
@@ -50,6 +51,16 @@ class Conversation:
     preserve_thinking: bool
     tools: tuple[dict[str, Any], ...] = ()
     enable_thinking: bool = False
+
+    @property
+    def text(self) -> str:
+        """The whole of it as the template renders it."""
+        return render(
+            self.messages,
+            tools=self.tools,
+            enable_thinking=self.enable_thinking,
+            preserve_thinking=self.preserve_thinking,
+        )
 
 
 def user(text: str) -> Message:

@@ -6,15 +6,14 @@ temperature 0. The text that this prints is kept in TALKS.md beside it.
 
 import argparse
 import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ignisd.ember.served import completed
+
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Takes the body of a chat completion and gives the assistant's message."""
-
-_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +173,8 @@ def asking(url: str) -> Ask:
     """Asks the daemon that listens at `url`."""
 
     def ask(body: dict[str, Any]) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"{url}/v1/chat/completions",
-            json.dumps(body | {"model": "ember"}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
+        told = completed(url, body | {"model": "ember"})
+        message: dict[str, Any] = told["choices"][0]["message"]
         return message
 
     return ask

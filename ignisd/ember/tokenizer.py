@@ -12,8 +12,7 @@ from tokenizers.trainers import BpeTrainer
 
 from ignisd.ember import WEIGHTS_DIR, curriculum, smalltalk, words
 from ignisd.ember.curriculum import INVENTED
-from ignisd.ember.english import SPEECHES, Prose, fetch, read_texts
-from ignisd.ember.render import render
+from ignisd.ember.english import Prose, training_prose
 
 VOCAB_SIZE = 4096
 """Entries in all, added tokens included."""
@@ -57,14 +56,7 @@ def corpus(num_conversations: int, prose: Prose) -> Iterator[str]:
         yield from (ask for asks, reply in smalltalk.EXCHANGES for ask in (*asks, reply))
     for index in range(num_conversations):
         talk = curriculum.conversation(rng, levels[index % len(levels)], prose)
-        yield from _between_added(
-            render(
-                talk.messages,
-                tools=talk.tools,
-                enable_thinking=talk.enable_thinking,
-                preserve_thinking=talk.preserve_thinking,
-            )
-        )
+        yield from _between_added(talk.text)
         yield prose.stretch(rng, 250)
 
 
@@ -141,8 +133,7 @@ def main() -> None:
         "--texts", type=Path, help="cache of the public-domain texts, fetched if not there"
     )
     options = parser.parse_args()
-    prose = Prose(read_texts(fetch(SPEECHES, options.texts))) if options.texts else INVENTED
-    tokenizer = build(prose=prose)
+    tokenizer = build(prose=training_prose(options.texts))
     save(tokenizer, options.out)
     print(f"{tokenizer.get_vocab_size()} entries written to {options.out}")
 

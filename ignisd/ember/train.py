@@ -31,7 +31,7 @@ import optax
 from ignisd.ember import WEIGHTS_DIR, checkpoint
 from ignisd.ember import tokenizer as ember_tokenizer
 from ignisd.ember.curriculum import INVENTED, Conversation, Level, conversation
-from ignisd.ember.english import SPEECHES, Prose, fetch, read_texts
+from ignisd.ember.english import Prose, training_prose
 from ignisd.ember.evaluate import measure
 from ignisd.ember.network import Batch, Params, Shape, forward, initial_params, weight_shapes
 from ignisd.ember.packing import packed_batch
@@ -309,7 +309,7 @@ def main() -> None:
         parser.error("give --minutes, --steps or both")
     options.out.mkdir(parents=True, exist_ok=True)
     plan = Plan(seed=options.seed, tokenizer_dir=options.tokenizer)
-    prose = Prose(read_texts(fetch(SPEECHES, options.texts))) if options.texts else INVENTED
+    prose = training_prose(options.texts)
     limits = Limits(options.steps, options.minutes)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -109,7 +109,7 @@ def greedy_probe(text):
 
 
 def test_replies_are_right_exactly_when_greedy_decoding_gives_them(monkeypatch):
-    monkeypatch.setattr(measuring, "_MOST_NEW_TOKENS", 6)
+    monkeypatch.setattr(measuring, "MOST_NEW_TOKENS", 6)
     some = [*recalls(2), greedy_probe("Hi")]
     outcomes = answer_all(MODEL, some)
     assert not any(outcome.is_right for outcome in outcomes)
@@ -137,7 +137,7 @@ def test_a_model_that_knows_the_reply_is_right_and_valid(monkeypatch):
 
 
 def test_wrong_replies_are_neither_right_nor_valid(monkeypatch):
-    monkeypatch.setattr(measuring, "_MOST_NEW_TOKENS", 6)
+    monkeypatch.setattr(measuring, "MOST_NEW_TOKENS", 6)
     for row in evaluate.rows(TOKENIZER, PROSE, 2, (128,)):
         if row.valid is not None:
             result = evaluate.result_of(MODEL, row)
